@@ -1,4 +1,4 @@
-"""Streams of a component as signals of AXI4-Stream; docs/verilog.md has the meaning of TKEEP."""
+"""Streams of a component as AXI4-Stream signals; docs/verilog.md explains the meaning of TKEEP."""
 
 import dataclasses
 import itertools
@@ -14,7 +14,7 @@ __all__ = ["AxiStream", "Field", "fields", "streams"]
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """Bits of a vector that have one name: a number, or an array of numbers.
+    """Named bits of a vector: a number or an array of numbers.
 
     Parameters
     ----------
@@ -25,11 +25,11 @@ class Field:
     width : int
         Bits of one number.
     pitch : int
-        Bits from one number to the next; more than ``width`` where each number begins at a byte.
+        Bits from one number to the next; more than ``width`` if each number begins at a byte boundary.
     count : int or None
-        Numbers of an array; None where there is no array.
+        Number of numbers in an array; None if the field is not an array.
     signed : bool
-        Whether numbers are in two's complement.
+        Whether the numbers are in two's complement.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Field:
 
     @property
     def bits(self):
-        """Bits of the vector up to the next field."""
+        """Number of bits of the vector up to the next field."""
         return self.pitch * (1 if self.count is None else self.count)
 
     @property
     def description(self):
-        """Range, name and form."""
+        """Range, name and form of the field, as text."""
         form = []
         if self.count is not None:
             form.append(f"{self.count} x {self.width} bits" + (f", each in {self.pitch}" * (self.pitch > self.width)))
@@ -56,14 +56,14 @@ class Field:
         return f"{text} ({', '.join(form)})" if form else text
 
     def select(self, vector, total):
-        """Verilog of the field's bits in a vector of ``total`` bits, from the lowest up: slices without padding."""
+        """Verilog of the field's bits in a vector of ``total`` bits, lowest first, as slices without padding."""
         if self.pitch == self.width:
             return [_select(vector, self.low, self.bits, total)]
         return [_select(vector, self.low + n * self.pitch, self.width, total) for n in range(self.count)]
 
 
 def fields(shape, *, name="", low=0):
-    """Fields of a payload from bit 0 on, each of at least one bit."""
+    """Fields of a payload, starting at bit 0, that have at least one bit."""
     try:
         layout = data.Layout.cast(shape)
     except TypeError:
@@ -85,18 +85,18 @@ def fields(shape, *, name="", low=0):
 
 
 class AxiStream:
-    """One stream of a component as signals of AXI4-Stream.
+    """One stream of a component as AXI4-Stream signals.
 
-    ``last`` is TLAST. Where a payload has ``elements`` and a ``keep`` with a bit for each of them, TKEEP has the keep
-    bit of an element at each of its bytes; every element begins at a byte, and the first one at bit 0. All other
-    fields are in TDATA, in their order and without gaps, and zeros up to a whole byte follow.
+    ``last`` is TLAST. If a payload has ``elements`` and a ``keep`` with one bit for each element, TKEEP repeats the
+    keep bit of an element for each of its bytes; every element begins at a byte boundary, and the first one at bit 0.
+    All other fields are in TDATA, in order and without gaps, followed by zeros up to a whole byte.
 
     Parameters
     ----------
     name : str
         Flattened name of the stream.
     is_input : bool
-        Whether the component receives it.
+        Whether the component receives the stream.
     shape : ShapeLike
         Payload.
     """
@@ -117,9 +117,9 @@ class AxiStream:
         self._lanes, self._keep = (lanes, keep) if masked else (None, None)
         self._lane_bytes = -(-lanes.width // 8) if masked else 0
 
-        self._data = {}  # field of the payload to field of TDATA
+        self._data = {}  # maps fields of the payload to fields of TDATA
         self._data_bits = 0
-        # TKEEP begins with the elements, wherever they are.
+        # TKEEP begins with the elements, wherever they are in the payload.
         for field in sorted(self._payload, key=lambda field: field != self._lanes):
             if field not in (self._last, self._keep):
                 pitch = 8 * self._lane_bytes if field == self._lanes else field.pitch
@@ -129,7 +129,7 @@ class AxiStream:
 
     @property
     def ports(self):
-        """Signals in the order of the standard."""
+        """Signals, in the order of the standard."""
         widths = {"tvalid": 1, "tready": 1, "tdata": 8 * self._data_bytes,
                   "tkeep": self._data_bytes if self._keep else 0, "tlast": 1 if self._last else 0}
         return tuple(Port(f"{self.prefix}_{signal}", width, self.is_input != (signal == "tready"))
@@ -137,7 +137,7 @@ class AxiStream:
 
     @property
     def description(self):
-        """One line that shows which bits hold which field."""
+        """One-line description of the bits that hold each field."""
         parts = [f"tdata{field.description}" for field in self._data.values()]
         padding = -self._data_bits % 8
         if padding:
@@ -158,7 +158,7 @@ class AxiStream:
 
     @property
     def connections(self):
-        """Ports of the component, each with the expression that it is connected to."""
+        """Ports of the component, each with the expression to connect to it."""
         pairs = [(f"{self.name}__{signal}", f"{self.prefix}_t{signal}") for signal in ("valid", "ready")]
         payload = f"{self.name}__payload"
         return [*pairs, (payload, self._given if self.is_input else payload)]
@@ -181,7 +181,7 @@ class AxiStream:
 
     @property
     def assignments(self):
-        """Signals of an output, each with the expression that it is assigned."""
+        """Signals of an output, each with the expression to assign to it."""
         if self.is_input:
             return []
         payload, total = f"{self.name}__payload", self._payload_bits
@@ -217,7 +217,7 @@ def _range(low, width):
 
 
 def _concatenation(pieces):
-    """Concatenation of pieces; the first one has the lowest bits."""
+    """Concatenation of pieces; the first piece has the lowest bits."""
     return pieces[0] if len(pieces) == 1 else f"{{{', '.join(reversed(pieces))}}}"
 
 

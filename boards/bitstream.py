@@ -3,8 +3,8 @@
 
 Run as ``make synth BOARD=ulx3s-85f``, or ``python -m boards.bitstream --board ulx3s-85f``. See docs/boards.md.
 
-A bitstream is written only if the design fits and meets the board's clock: placements with the seeds 1, 2, … are made
-until one does, and that one becomes the bitstream.
+A bitstream is written only if the design fits and meets the board's clock: placements with the seeds 1, 2, … are
+tried until one meets the clock, and that placement becomes the bitstream.
 """
 
 import argparse
@@ -66,7 +66,7 @@ class Plan:
     design : str
         Design in Yosys's own language.
     constraints : str
-        Pins and clocks, in a file that :attr:`place` names.
+        Pins and clocks, for the file that is named in :attr:`place`.
     place, pack : list of str
         Arguments of nextpnr and of the packer.
     """
@@ -78,7 +78,7 @@ class Plan:
 
 
 def plan(wired: Board, top: Top) -> Plan:
-    """Generate a board's files with Amaranth, and return the parts that :func:`build` needs."""
+    """Generate a board's files with Amaranth, and return the files that :func:`build` needs."""
     files = wired.platform().prepare(top, _TOP, emit_src=False).files
     script = json_files.parse_product(files[f"build_{_TOP}.json"])
     commands = {program: arguments for program, *arguments in script["commands"]}
@@ -88,18 +88,18 @@ def plan(wired: Board, top: Top) -> Plan:
 
 def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable[[str], None] = lambda text: None,
           design=None) -> dict:
-    """Make the bitstream of a board and its report ``build/synth/<name>.json``.
+    """Build the bitstream of a board, and its report ``build/synth/<name>.json``.
 
     Parameters
     ----------
     name : str
         A key of :data:`boards.boards.BOARDS`.
     seeds : int
-        Placements for the table of speeds. More are made while none meets the clock, up to :data:`ATTEMPTS`.
+        Number of placements for the table of speeds. More are tried until one meets the clock, up to ATTEMPTS.
     native : bool
         Whether to use the tools on PATH.
     progress : callable
-        Called with a line about each stage that begins and each speed that was reached.
+        Called with one line for each stage that begins and each speed that was reached.
     design : Component or None
         Design that replaces the board's own nodes and link.
     """
@@ -120,7 +120,7 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
     product = f"{_TOP}{wired.family.bitstream}"
     bitstream, written = RESULTS / f"{name}{wired.family.bitstream}", RESULTS / f"{name}.json"
     for earlier in (bitstream, written):
-        earlier.unlink(missing_ok=True)  # should this design have none
+        earlier.unlink(missing_ok=True)  # in case this design gets no bitstream
     reached, chosen = [], None
     for seed in range(1, max(seeds, ATTEMPTS) + 1):
         if seed > seeds and chosen is not None:
@@ -167,9 +167,9 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
 
 
 def steps(family: Family, top: str) -> list[str]:
-    """Commands of Yosys from a design in its own language to cells."""
-    # Yosys heeds no_rw_check (nothing depends on a read during a write) only where it merges a register into the read
-    # port. Elsewhere each block memory gets flip-flops and LUTs for each bit, to keep the old row.
+    """Yosys commands that convert a design in RTLIL to cells."""
+    # Yosys respects no_rw_check (nothing depends on a read during a write) only if it merges a register into the read
+    # port. Otherwise each block memory gets flip-flops and LUTs for each bit, to keep the old row.
     return ["memory_nordff", *(step.format(top=top) for step in family.dense)]
 
 
@@ -184,8 +184,8 @@ def _synthesise(folder: Path, design: str, tools: Tools, wired: Board):
 
 def _placement(unit: str, netlist: Path, made: Plan, tools: Tools, name: str, wired: Board, clock: int,
                seed: int) -> Path:
-    """Place with one seed, or reuse a placement: a folder with the report and, if the clock is met, the bitstream."""
-    # The clock of the design follows from its PLL; --freq is for any clock without a constraint.
+    """Place with one seed, or reuse a placement; return the folder of the report and of any bitstream."""
+    # The clock of the design is derived from its PLL; --freq is for clocks without a constraint.
     arguments = [*made.place, *wired.family.placing, "--report", "report.json", "--seed", str(seed),
                  "--freq", f"{clock / 1e6:g}"]
 
@@ -199,7 +199,7 @@ def _placement(unit: str, netlist: Path, made: Plan, tools: Tools, name: str, wi
             full = _full(log.read_text(errors="replace") if log.exists() else "")
             if full:
                 raise SynthesisError(f"{name} does not fit its {wired.part}: {full}") from None
-            # A missed clock is an error to nextpnr too, but one with a report.
+            # nextpnr also treats a missed clock as an error, but writes a report.
             if not report.exists() or not _missed(json_files.read_product(report)):
                 raise
         else:
@@ -212,10 +212,10 @@ def _placement(unit: str, netlist: Path, made: Plan, tools: Tools, name: str, wi
 
 
 def _full(log: str) -> str:
-    """Resources that the design needs too many of, from nextpnr's log; empty if it failed for another reason."""
+    """Resources that the chip has too few of, from nextpnr's log; empty if it failed for another reason."""
     used = {site: (int(needed), int(present)) for site, needed, present in re.findall(
         r"^Info:\s+(\w+):\s+(\d+)/\s*(\d+)\s+\d+%", log, flags=re.MULTILINE) if int(present)}
-    # In a chip that is nearly full, some cells may have no legal site.
+    # In a chip that is nearly full, there may be no legal site for some cells.
     least = 0.9 if "Unable to find legal placement" in log else 1.0
     return ", ".join(f"{needed:,} {site} of {present:,}" for site, (needed, present) in used.items()
                      if needed > least * present)
@@ -227,7 +227,7 @@ def _missed(report: dict) -> bool:
 
 def _fmax(report: dict, clock: int) -> float:
     """Frequency in MHz that the design's clock reaches."""
-    # Derived from the reference and the PLL's dividers; without this clock, nextpnr would not have tried.
+    # The clock is derived from the reference and the PLL's dividers; without it, nextpnr would not have tried.
     ours = [row for row in report["fmax"].values() if abs(row["constraint"] / (clock / 1e6) - 1) < 1e-3]
     if not ours:
         raise SynthesisError(f"Report must have a clock of {clock / 1e6:g} MHz, not "
@@ -236,7 +236,7 @@ def _fmax(report: dict, clock: int) -> float:
 
 
 def table() -> str:
-    """All results of boards, as a table in Markdown."""
+    """All results for boards, as a Markdown table."""
     lines = ["| Board | Part | Nodes | Link wires | LUT4 | LUTs | FF | DSP | block RAM | Clock MHz "
              "| Fmax MHz: median (range) | Seeds |",
              "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
@@ -254,7 +254,7 @@ def table() -> str:
 
 
 def program(name: str, bitstream: Path, *, cable: str | None = None):
-    """Load a bitstream into a board, with openFPGALoader.
+    """Load a bitstream into a board with openFPGALoader.
 
     Parameters
     ----------

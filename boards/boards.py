@@ -1,6 +1,6 @@
-"""Wiring of each board; the nodes of each are in hdl/board.py, where the host reads them too.
+"""Wiring of each board; its nodes are in hdl/board.py, which the host also reads.
 
-A new board needs an entry here, and one of the same name in :data:`hdl.board.BOARDS`.
+A new board needs an entry here, and an entry with the same name in :data:`hdl.board.BOARDS`.
 """
 
 import dataclasses
@@ -26,22 +26,22 @@ class Board:
     Parameters
     ----------
     platform : type
-        Class of amaranth-boards.
+        Class from amaranth-boards.
     family : Family
-        Tools of its chip.
+        Tools for its chip.
     resources : tuple of Resource
         Resources in addition to the platform's.
     lights : dict
-        The lights of :class:`~hdl.board.BoardTop` that each light shows, by its resource and its number or the name
-        of its part.
+        Bits of ``lights`` of :class:`~hdl.board.BoardTop` that each light of the board shows, by the light's
+        resource, and its number or the name of its part.
     button : str or None
-        The resource that resets all nodes while it is pressed.
+        Resource of a button that resets all nodes while it is pressed.
     loader : str
         Name of the board in openFPGALoader.
     cable : str or None
-        Adapter for openFPGALoader, where none is on the board.
+        Adapter for openFPGALoader, if the board has none.
     dsp_registers : bool
-        Whether flip-flops around products move into the DSP blocks; see :mod:`boards.dsp_registers`.
+        Whether flip-flops around products are moved into the DSP blocks; see :mod:`boards.dsp_registers`.
     """
 
     platform: type[Platform]
@@ -55,7 +55,7 @@ class Board:
 
     @property
     def part(self):
-        """The chip, with speed grade and package."""
+        """Name of the chip, with speed grade and package."""
         return "-".join(str(value) for value in (self.platform.device, getattr(self.platform, "speed", None),
                                                  self.platform.package) if value is not None)
 
@@ -72,11 +72,11 @@ BOARDS = {
     "ulx3s-25f": _ulx3s(ULX3S_25F_Platform),
     "orangecrab-25f": Board(
         platform=OrangeCrabR0_2_25FPlatform, family=ECP5,
-        # Where a Feather board has its serial port.
+        # The pins of the serial port on a Feather board.
         resources=(UARTResource(0, rx="0", tx="1", conn=("io", 0), attrs=Attrs(IO_TYPE="LVCMOS33", PULLMODE="UP")),),
         lights={("rgb_led", "r"): (0,), ("rgb_led", "g"): (1, 2), ("rgb_led", "b"): (3,)}, button="button",
         loader="orangeCrab"),
-    # Its only light and only button are on the only two wires that are not just outputs, which the link needs.
+    # The link needs the only two wires that are not just outputs; the only light and the only button use them.
     "colorlight-5a-75b": Board(
         platform=Colorlight_5A75B_R70Platform, family=ECP5, loader="colorlight", cable="ft232"),
     "icebreaker": Board(
@@ -86,7 +86,7 @@ BOARDS = {
 
 
 def board(name):
-    """Board of a name, and its configuration."""
+    """Board with a given name, and its configuration."""
     if name not in BOARDS:
         raise SynthesisError(choice_error("Board", BOARDS, name))
     return BOARDS[name], CONFIGS[name]

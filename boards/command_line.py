@@ -1,4 +1,4 @@
-"""Exit handling of the programs of boards/: one-line errors, signals, and output without a reader."""
+"""Exit handling of the programs in boards/: one-line errors, signals and closed output pipes."""
 
 import os
 import sys
@@ -9,12 +9,12 @@ from sim.verilated.processes import EndedError, ToolError, ended_by_signals
 
 __all__ = ["finish"]
 
-#: Errors that the user can correct; TypeError comes from parameters that a unit lacks.
+#: Errors that the user can correct; a TypeError is caused by parameters that a unit does not have.
 _EXPECTED = (SynthesisError, ToolError, TypeError, ValueError, OSError)
 
 
 def finish(work: Callable[[], None]) -> int:
-    """Do the work of a program, and return its exit code; a signal ends the programs that it has started.
+    """Run the work of a program and return its exit code; a signal ends all programs that it has started.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def finish(work: Callable[[], None]) -> int:
         with ended_by_signals():
             work()
             sys.stdout.flush()
-    except BrokenPipeError:  # the reader needs no more
+    except BrokenPipeError:  # the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except _EXPECTED as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,9 +1,9 @@
-"""Registers of the DSP blocks of an ECP5: move flip-flops around a product into its block.
+"""Registers of the DSP blocks of an ECP5: moves flip-flops around a product into its block.
 
-A MULT18X18D has registers for its operands and for its product, which Yosys leaves unused. A design's own flip-flops
-are placed in its logic, often far from the columns of blocks, so that a path has a wire, the block's 3.9 ns and
-another wire. With the block's own registers each of these has a cycle to itself. Neither latency nor results change:
-docs/synthesis.md has the rules.
+A MULT18X18D has registers for its operands and for its product, which Yosys leaves unused. The flip-flops of a design
+are placed in its logic, often far from the columns of blocks, so that a path contains a wire, the block's 3.9 ns and
+another wire. With the block's registers, each of these gets a cycle of its own. Neither latency nor results change:
+docs/synthesis.md explains the rules.
 """
 
 import collections
@@ -15,19 +15,19 @@ from sim import json_files
 
 __all__ = ["SOURCE", "absorb", "rewrite"]
 
-#: Input of a netlist in addition to its design and tools, for digests.
+#: Input for a netlist's digest, in addition to design and tools.
 SOURCE = Path(__file__).read_text()
 
 BLOCK, FLIP_FLOP = "MULT18X18D", "TRELLIS_FF"
 _OPERANDS = [f"{operand}{place}" for operand in "AB" for place in range(18)]
 _PRODUCT = [f"P{place}" for place in range(36)]
 
-#: Settings of a flip-flop that may move: no enable, no reset and initially zero, like the registers of a block.
+#: Settings of a flip-flop that may be moved: no enable, no reset and initially zero, like a block's registers.
 _PLAIN = {"CLKMUX": ("CLK", "CLK"), "CEMUX": ("CE", "1"), "REGSET": ("SET", "RESET")}
 
 
 class _Netlist:
-    """A module of Yosys's JSON, with the driver and the readers of each net."""
+    """A module in Yosys's JSON format, with the driver and the readers of each net."""
 
     def __init__(self, module: dict, stays: re.Pattern | None):
         self.cells = module["cells"]
@@ -44,11 +44,11 @@ class _Netlist:
                         self.readers[bit].add((name, port))
 
     def net(self, name: str, port: str):
-        """Net of a port of one bit, or a constant."""
+        """Net, or constant, at a one-bit port."""
         return self.cells[name]["connections"].get(port, ["x"])[0]
 
     def clock(self, name: str) -> tuple | None:
-        """Clock and global reset of a flip-flop that may move, or None."""
+        """Clock and global reset of a flip-flop that may be moved, or None."""
         cell = self.cells.get(name, {"type": ""})
         if cell["type"] != FLIP_FLOP or (self.stays is not None and self.stays.fullmatch(name)):
             return None
@@ -60,7 +60,7 @@ class _Netlist:
         return self.net(name, "CLK"), settings.get("GSR", "ENABLED")
 
     def operands(self, block: str) -> dict[str, str] | None:
-        """Flip-flop of each operand bit that is not zero, or None if a bit is not driven by a flip-flop."""
+        """Flip-flop of each operand bit that is not zero, or None if not all of these have a flip-flop."""
         flip_flops = {}
         for port in _OPERANDS:
             net = self.net(block, port)
@@ -69,7 +69,7 @@ class _Netlist:
         return flip_flops if all(self.clock(name) for name in flip_flops.values()) else None
 
     def product(self, block: str) -> dict[str, str] | None:
-        """Flip-flop of each product bit that is read, or None if anything else reads a bit."""
+        """Flip-flop of each product bit that is read, or None if anything other than a flip-flop reads a bit."""
         flip_flops = {}
         for port in _PRODUCT:
             net = self.net(block, port)
@@ -83,7 +83,7 @@ class _Netlist:
         return flip_flops if all(self.clock(name) for name in flip_flops.values()) else None
 
     def connect(self, name: str, port: str, net) -> None:
-        """Connect an input."""
+        """Connect an input of a cell."""
         self.readers[self.net(name, port)].discard((name, port))
         self.readers[net].add((name, port))
         self.cells[name]["connections"][port] = [net]
@@ -95,23 +95,23 @@ class _Netlist:
 
 
 def absorb(module: dict, *, stays: re.Pattern | None = None) -> tuple[int, int]:
-    """Move flip-flops into the multipliers that they surround.
+    """Move flip-flops around multipliers into their registers.
 
-    A multiplier takes its registers if a flip-flop drives each bit of its operands that is not zero, and nothing but
-    a flip-flop reads a bit of its product; and if all of these have one clock, no enable, no reset, and begin at
-    zero. A flip-flop of an operand stays if anything else reads it.
+    The registers of a multiplier are used if each of its operand bits that is not zero is driven by a flip-flop, and
+    bits of its product are read only by flip-flops; and if all of these flip-flops have the same clock, no enable and
+    no reset, and start at zero. A flip-flop of an operand stays if anything else reads it.
 
     Parameters
     ----------
     module : dict
-        Flattened module of Yosys's JSON, changed in place.
+        Flattened module in Yosys's JSON format, which is changed in place.
     stays : re.Pattern or None
         Names of flip-flops that may not move.
 
     Returns
     -------
     blocks, flip_flops : int
-        Multipliers with registers, and flip-flops that were removed.
+        Number of multipliers with registers, and of flip-flops that were removed.
     """
     netlist = _Netlist(module, stays)
     before = len(netlist.cells)
@@ -148,16 +148,16 @@ def absorb(module: dict, *, stays: re.Pattern | None = None) -> tuple[int, int]:
 
 
 def rewrite(netlist: Path, top: str, statistic: Path, *, stays: re.Pattern | None = None) -> None:
-    """Move flip-flops into the multipliers of a netlist file, and subtract them from its statistic.
+    """Move flip-flops into the multipliers of a netlist file, and subtract them from its statistics.
 
     Parameters
     ----------
     netlist : Path
-        Yosys's JSON of a flattened design.
+        Flattened design in Yosys's JSON format.
     top : str
-        Module of the design.
+        Top module of the design.
     statistic : Path
-        Yosys's statistic of it, in JSON.
+        Yosys's statistics of the design, in JSON.
     stays : re.Pattern or None
         Names of flip-flops that may not move.
     """

@@ -1,9 +1,9 @@
 """Cost of each rule of the streamed optimizer, with the parameters per second that it updates.
 
 Run as ``make synth-optimizer``, or ``python -m boards.optimizer_table``: one row per set of rules and lane count,
-each a whole :class:`~hdl.optimizer.burst.StreamedOptimizer` with two workers and bursts of 256 elements, placed out
-of context. In steady state it updates one parameter per lane and cycle (``make bench`` measures that), so parameters
-per second are lanes times Fmax.
+each for a whole :class:`~hdl.optimizer.burst.StreamedOptimizer` with two workers and bursts of 256 elements, placed
+out of context. In steady state it updates one parameter per lane and cycle (as measured by ``make bench``), so the
+number of parameters per second is lanes times Fmax.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from sim.verilated.processes import in_parallel
 
 __all__ = ["LANES", "UNITS", "measure_all", "table"]
 
-#: Name of the row, and unit of :mod:`boards.synth`.
+#: Units of :mod:`boards.synth` by the name of the row.
 UNITS = {
     "SGD": "optimizer.sgd",
     "momentum": "optimizer.momentum",
@@ -54,7 +54,7 @@ def measure_all(*, units: Sequence[str] = tuple(UNITS), lanes: Sequence[int] = L
 
 
 def table(rows: Sequence[dict]) -> str:
-    """The rows in Markdown."""
+    """Format the rows as a Markdown table."""
     lines = ["| rules | lanes | LUT4 | CCU2C | LUT RAM | FF | DSP | block RAM | Fmax MHz: median (range) | seeds "
              "| million parameters/s |",
              "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]

@@ -1,4 +1,4 @@
-"""Cells of each part of a design, from its flattened netlist."""
+"""Cells in each part of a design, counted in its flattened netlist."""
 
 from pathlib import Path
 
@@ -9,16 +9,16 @@ __all__ = ["count_parts", "part_lines"]
 
 
 def count_parts(netlist: Path, top: str, family: Family) -> dict[str, dict[str, int]]:
-    """Cells of each part of a design, subparts included, by the path of the part.
+    """Count the cells in each part of a design, including its subparts, by the path of the part.
 
-    A cell belongs to the part that named the signal it drives, the innermost if there are several. A cell that drives
-    no named signal belongs to the part of the cell that it drives. Thus a LUT between two parts is counted once, and
-    all parts add up to the whole.
+    A cell belongs to the part that named the signal it drives, or to the innermost part if there are several. A cell
+    that drives no named signal belongs to the part of the cell that it drives. So a LUT between two parts is counted
+    once, and all parts add up to the whole.
 
     Parameters
     ----------
     netlist : Path
-        Netlist in Yosys's JSON, with a cell ``$scopeinfo`` for each part.
+        Netlist in Yosys's JSON format, with a cell ``$scopeinfo`` for each part.
     top : str
         Name of the module that the design was flattened into.
     family : Family
@@ -49,7 +49,7 @@ def count_parts(netlist: Path, top: str, family: Family) -> dict[str, dict[str, 
     drivers = {bit: name for name, bits in drives.items() for bit in bits}
     owners = {name: max(parts, key=lambda scope: scope.count("."))
              for name, bits in drives.items() if (parts := [named[bit] for bit in bits if bit in named])}
-    # From cells with a known part to their drivers, breadth first; each driver then has a known part too.
+    # Breadth first, from cells with a known part to their drivers, so that each driver also gets a known part.
     known = list(owners)
     for name in known:
         for bit in nets(name, "input"):
@@ -69,18 +69,18 @@ def count_parts(netlist: Path, top: str, family: Family) -> dict[str, dict[str, 
 
 
 def part_lines(parts: dict[str, dict[str, int]], resource: str, *, whole: str = "", least: float = 0.01) -> list[str]:
-    """Parts that use most of a resource, as lines: count, share, and name below the enclosing part's.
+    """Parts that use the most of a resource, as lines with count, share and name, indented by nesting.
 
     Parameters
     ----------
     parts : dict
-        Counts of :func:`count_parts`.
+        Counts from :func:`count_parts`.
     resource : str
-        Resource that is shown.
+        Resource to show.
     whole : str
-        Path of the part that is 100%.
+        Path of the part that counts as 100%.
     least : float
-        Smallest share of a part that is shown.
+        Minimum share for a part to be shown.
     """
     most = parts[whole][resource]
     return [f"  {counts[resource]:7,}  {counts[resource] / most:6.1%}  {'  ' * path.count('.')}"

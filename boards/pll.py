@@ -1,4 +1,4 @@
-"""Clocks of boards, by the PLL of an ECP5 or of an iCE40 UP."""
+"""Clock generation for boards, with the PLL of an ECP5 or of an iCE40 UP."""
 
 import dataclasses
 import itertools
@@ -25,7 +25,7 @@ def _mhz(rate):
 
 @dataclasses.dataclass(frozen=True)
 class Ecp5Dividers:
-    """Dividers of the reference, of the feedback and of the output of the oscillator."""
+    """Dividers for the reference, for the feedback, and for the output of the oscillator."""
 
     reference: int
     feedback: int
@@ -34,11 +34,11 @@ class Ecp5Dividers:
 
     @classmethod
     def choose(cls, *, reference, clock):
-        """Choose dividers that make one clock from another exactly; rates in Hz.
+        """Choose dividers that derive one clock from another exactly; frequencies are in Hz.
 
-        Limits from the ECP5 family's data sheet: 8 to 400 MHz of reference, 10 to 400 MHz at the phase detector, 400
-        to 800 MHz of the oscillator. The detector is as fast as possible, and the oscillator closest to the middle of
-        its range.
+        The limits are from the ECP5 family's data sheet: 8 to 400 MHz for the reference, 10 to 400 MHz at the phase
+        detector, and 400 to 800 MHz for the oscillator. The detector is as fast as possible, and the oscillator as
+        close as possible to the middle of its range.
         """
         _check(reference, clock, 8_000_000, 400_000_000)
         for divider in range(1, reference // 10_000_000 + 1):
@@ -54,7 +54,7 @@ class Ecp5Dividers:
 
 @dataclasses.dataclass(frozen=True)
 class Ice40Dividers:
-    """``DIVR``, ``DIVF`` and ``DIVQ``, the range of the filter, and the frequency of the oscillator."""
+    """``DIVR``, ``DIVF`` and ``DIVQ``, the filter range, and the frequency of the oscillator."""
 
     divr: int
     divf: int
@@ -62,15 +62,15 @@ class Ice40Dividers:
     filter: int
     oscillator: int
 
-    #: Upper limits of the rate at the phase detector, in Hz, for each range of the filter.
+    #: Maximum frequency at the phase detector, in Hz, for each filter range.
     _RANGES = {17_000_000: 1, 26_000_000: 2, 44_000_000: 3, 66_000_000: 4, 101_000_000: 5}
 
     @classmethod
     def choose(cls, *, reference, clock):
-        """Choose settings that make one clock from another exactly; rates in Hz.
+        """Choose settings that derive one clock from another exactly; frequencies are in Hz.
 
-        Limits from the iCE40 family's PLL guide: 10 to 133 MHz of reference and at the phase detector, 533 to
-        1,066 MHz of the oscillator.
+        The limits are from the iCE40 family's PLL guide: 10 to 133 MHz for the reference and at the phase detector,
+        and 533 to 1,066 MHz for the oscillator.
         """
         _check(reference, clock, 10_000_000, 133_000_000)
         for divr, divq in itertools.product(range(reference // 10_000_000), range(1, 7)):
@@ -87,8 +87,8 @@ class Ice40Dividers:
 class Ecp5Pll(wiring.Component):
     """The PLL of an ECP5, with the same clock at two outputs.
 
-    An output that drives a clock gate cannot drive flip-flops as well; the flip-flops that move the gate therefore
-    have an output of their own.
+    An output that drives a clock gate cannot also drive flip-flops; therefore the flip-flops that control the gate
+    use a separate output.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class Ecp5Pll(wiring.Component):
         m = Module()
         m.submodules.pll = Instance(
             "EHXPLLL",
-            # The loop's filter, as Lattice's own tools set it by default.
+            # The loop filter, with the default settings of Lattice's own tools.
             a_FREQUENCY_PIN_CLKI=_mhz(reference), a_FREQUENCY_PIN_CLKOP=_mhz(clock),
             a_ICP_CURRENT="12", a_LPF_RESISTOR="8", a_MFG_ENABLE_FILTEROPAMP="1", a_MFG_GMCREF_SEL="2",
             p_PLLRST_ENA="DISABLED", p_INTFB_WAKE="DISABLED", p_STDBY_ENABLE="DISABLED",
@@ -137,12 +137,12 @@ class Ecp5Pll(wiring.Component):
 
 
 class Ice40Pll(wiring.Component):
-    """The PLL of an iCE40, fed by its own pin.
+    """The PLL of an iCE40, fed by a dedicated pin.
 
     Parameters
     ----------
     pin : IOPort
-        Pin of the reference; no other logic can use it.
+        Pin for the reference; no other logic can use it.
     reference, clock : int
         Frequencies in Hz; see :meth:`Ice40Dividers.choose`.
 

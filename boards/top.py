@@ -1,4 +1,4 @@
-"""The top level of a board: clock, reset and pins around the design."""
+"""Top level of a board: clock, reset and pins around the design."""
 
 from amaranth.hdl import Cat, ClockDomain, ClockSignal, Elaboratable, Instance, Module, ResetSignal, Signal
 from amaranth.lib import io, wiring
@@ -12,10 +12,10 @@ __all__ = ["ResetHold", "Top"]
 
 
 class ResetHold(wiring.Component):
-    """Hold of an asynchronous reset for some cycles after its release.
+    """Hold an asynchronous reset for some cycles after its release.
 
-    The output rises with the first edge of the clock, and falls with the edge number ``cycles + 2`` after the input's
-    last falling edge; it is initially 1.
+    The output rises at the first clock edge, and falls at clock edge number ``cycles + 2`` after the input's last
+    falling edge; it is initially 1.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class ResetHold(wiring.Component):
     Members
     -------
     i : In(1)
-        The reset, asynchronous.
+        The asynchronous reset.
     o : Out(1)
         The held reset, in the clock domain ``start``, which has no other reset.
     """
@@ -50,12 +50,12 @@ class Top(Elaboratable):
     """A design on a board.
 
     The clock comes from the chip's PLL. The design is held in reset until the PLL has locked, while the board's
-    button is pressed, and for :attr:`hold` cycles more: a button bounces, and memories of an iCE40 read zeros for its
-    first microseconds.
+    button is pressed, and for another :attr:`hold` cycles: a button bounces, and the memories of an iCE40 read as
+    zeros during the first microseconds.
 
-    An ECP5 resets all of its flip-flops by a net of its own, so that no logic and no wire of the fabric is spent on
-    it. nextpnr does not know the delay of that net's release to each of them; hence the design's clock is stopped
-    meanwhile, and for the :attr:`hold` cycles.
+    An ECP5 has a dedicated net that resets all flip-flops, so that reset uses no logic and no wires of the fabric.
+    nextpnr does not know the delays from the release of that net to the flip-flops; therefore the design's clock is
+    stopped during reset, and for the :attr:`hold` cycles.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Top(Elaboratable):
         m.submodules.hold = hold = ResetHold(cycles=self.hold)
         m.d.comb += hold.i.eq(~pll.locked | pressed)
         if self._board.family is ECP5:
-            # The net also resets the hold's flip-flops: the clock is stopped from the start.
+            # The net also resets the flip-flops of the hold, so that the clock is stopped from the start.
             m.domains.sync = ClockDomain(reset_less=True)
             m.d.comb += ClockSignal("start").eq(pll.twin)
             m.submodules.gate = Instance("DCCA", i_CLKI=pll.o, i_CE=~hold.o, o_CLKO=ClockSignal("sync"))

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Units that can be placed on their own, or exported as Verilog, by name."""
+"""Units that can be placed on their own or exported as Verilog, by name."""
 
 import dataclasses
 import importlib
@@ -27,11 +27,10 @@ __all__ = ["UNITS", "Together", "Unit", "gradient_codec", "weight_codec", "zero_
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A unit that can be placed on its own: a component class and its default parameters, or a function that returns
-    them.
+    """A unit that can be placed on its own: component class and default parameters, or a function that returns them.
 
-    For a unit that takes the configuration of a node, ``config`` is the only parameter, and options go to
-    :func:`hdl.config.forms.with_options`. ``features`` are needed in addition to the target's.
+    If a unit takes the configuration of a node, ``config`` is the only parameter, and options are passed to
+    :func:`hdl.config.forms.with_options`. ``features`` lists features that are needed in addition to the target's.
     """
 
     target: str
@@ -45,11 +44,11 @@ class Unit:
 
     @property
     def present(self):
-        """Whether the features that it needs are in this copy."""
+        """Whether this copy of the repository contains the features that the unit needs."""
         return not self._missing
 
     def call(self, options):
-        """Component class and constructor arguments; ``options`` replace parameters."""
+        """Component class and constructor arguments; ``options`` override parameters."""
         if self._missing:
             raise SynthesisError(f"Unit {self.target} needs feature {self._missing[0]}, which is not in this copy")
         own = self.parameters() if callable(self.parameters) else self.parameters
@@ -72,7 +71,7 @@ class Unit:
         return factory, parameters
 
     def component(self, options):
-        """Make the component; ``options`` replace parameters."""
+        """Create the component; ``options`` override parameters."""
         factory, arguments = self.call(options)
         return factory(**arguments)
 
@@ -83,7 +82,7 @@ class Together(wiring.Component):
     Members
     -------
     <name> : Out(the component's signature)
-        All ports of the component of that name.
+        All ports of the component with that name.
     """
 
     def __init__(self, **components):
@@ -105,20 +104,20 @@ def _codec(name):
 
 
 def weight_codec(*, codec, lanes):
-    """Units of a node for a codec of weights, by its name: from memory rows to words of a link, and back."""
+    """Units of a node for a weight codec, given by name: from memory rows to words of a link, and back."""
     chosen = _codec(codec)
     return Together(encoder=WordEncoder(codec=chosen, lanes=lanes), decoder=WordDecoder(codec=chosen, lanes=lanes))
 
 
 def zero_value_codec(*, lanes):
-    """Units of a node for zero-value compression of gradients: encoder, adder in compressed form, and decoder."""
+    """Units for zero-value compression of gradients: encoder, adder in compressed form, and decoder."""
     return Together(encoder=encoder.Encoder(lanes=lanes), adder=adder.Adder(),
                     decoder=decoder.Decoder(lanes=lanes))
 
 
 def gradient_codec(*, codec, lanes):
-    """Units of a node for a codec of gradients: decoder, adders of the incoming packet and of the residual, and an
-    encoder that outputs its loss."""
+    """Units of a node for a gradient codec: a decoder, adders for the incoming packet and for the residual, and an
+    encoder that outputs its errors."""
     chosen = _codec(codec)
     lost = {} if chosen.exact else {"residual_adder": PacketAdder(lanes=lanes)}
     return Together(decoder=WordDecoder(codec=chosen, lanes=lanes), adder=PacketAdder(lanes=lanes, choice=True),
@@ -126,14 +125,14 @@ def gradient_codec(*, codec, lanes):
 
 
 def control_hub():
-    """Dispatch of the control words of a node."""
+    """Dispatcher of control words in a node."""
     from hdl.features.replay.control_hub import ControlHub
     from hdl.features.replay.control_words import units
     return ControlHub(takes=[unit.takes for unit in units(_node(link="replay:Replay", programs="programs:Programs"))])
 
 
 def command_queues(*, queues, replay=False, banks=1):
-    """Command queue of a node with several queues; with replay it has waits for other nodes."""
+    """Command queue of a node with several queues; with replay, commands can wait for other nodes."""
     from hdl.control.command_queue import CommandQueue
     from hdl.engines import operations
     config = _node(**{"link": "replay:Replay"} if replay else {},
@@ -142,7 +141,7 @@ def command_queues(*, queues, replay=False, banks=1):
 
 
 def command_checkers(*, queues):
-    """Checker of the commands of a node with several queues."""
+    """Command checker of a node with several queues."""
     from hdl.control.command_checker import CommandChecker
     from hdl.engines import operations
     config = _node(programs=("programs:Programs", {"move_queue": queues == 3}))
@@ -150,10 +149,10 @@ def command_checkers(*, queues):
 
 
 class SlotsWithMessages(wiring.Component):
-    """Ends of links in slots with access by messages: all units of slots in a node.
+    """Link ends for time slots, with access by messages: all units for slots in a node.
 
-    The members are all of :class:`~hdl.features.slots.link.SlotLink` and
-    :class:`~hdl.features.slots.access.MessageAccess`, except the streams between the two.
+    The members are all members of :class:`~hdl.features.slots.link.SlotLink` and
+    :class:`~hdl.features.slots.access.MessageAccess`, except for the streams between the two.
     """
 
     def __init__(self, *, config):
@@ -184,7 +183,7 @@ class SlotsWithMessages(wiring.Component):
 
 
 def far_memories(*, config):
-    """Weights and state of a server in its far memory, with the ports of its collective engine."""
+    """Far memory of a server for its weights and state, with the ports for its collective engine."""
     from hdl.features.far.memories import FarMemories
     writers = {name: 2 if name == "weights" else 1 for name in config.far_bases}
     owners = {name: ((0,), (0,) * count) for name, count in writers.items()} if config.has("tenants") else None
@@ -255,8 +254,8 @@ def _block_codec(unit, codec, lanes=4, format="FP32"):
 
 
 def _made(part):
-    """Section of a feature, from a name like ``replay:Replay`` with or without options, or as it is; or a list of
-    sections."""
+    """Build a feature's section from a name like ``replay:Replay``, with or without options, or return other values
+    as they are; a list gives a tuple of sections."""
     if isinstance(part, list):
         return tuple(map(_made, part))
     name, options = part if isinstance(part, tuple) else (part, {})
@@ -272,7 +271,7 @@ def _needed(part):
 
 
 def _node(**sections):
-    """Configuration of a node with sections of features, by their names."""
+    """Configuration of a node, including sections of features by name."""
     return NodeConfig(**{field: _made(part) for field, part in sections.items()})
 
 
@@ -299,7 +298,7 @@ def _int16():
 
 _SERIAL = {"clock": 50_000_000, "baud": 3_000_000}
 
-#: Nodes with slots, with messages in slots, and with a quorum.
+#: Configurations of nodes with slots, with messages in slots, and with quorum updates.
 _SLOTS = {"link": "slots:Slots", "programs": "programs:Programs"}
 _MESSAGES = {"link": ("slots:Slots", {"messages": True}), "programs": "programs:Programs"}
 _ROUNDS = {"link": "replay:Replay", "programs": "programs:Programs",
@@ -321,7 +320,7 @@ UNITS = {
     "compute.multiply_accumulate": Unit("hdl.features.compute.multiply_accumulate:MultiplyAccumulate", {}),
     "compute.centroid_product": _centroid_table("CentroidProduct"),
     "compute.array": Unit("hdl.features.compute.array:MacArray", {"rows": 1, "columns": 4}),
-    # By name of the format; ``gradring lab sweep`` shows the figures.
+    # By format name; ``gradring lab sweep`` shows the results.
     **{f"compute.operands_{name}": Unit("hdl.features.compute.arrays:make_array", {
         "operands": name, "rows": 4, "columns": 4, "dsps": 4}) for name in ("fp32", *format_names("operands"))},
     "compute.panel": Unit("hdl.features.compute.panel:PanelBuffer", {"lanes": 4}),
@@ -355,7 +354,7 @@ UNITS = {
     "compression.lookup_table.bf16_decoder": _lookup_table("Decoder", "BF16"),
     "compression.lookup_table.bf16_centroid_decoder": _lookup_table("Decoder", "BF16", centroids=True),
     "compression.lookup_table.small_decoder": _lookup_table("Decoder", exponents=32),
-    # By name of the format; ``gradring lab sweep`` shows the figures of the formats in this copy.
+    # By format name; ``gradring lab sweep`` shows the results for the formats in this copy.
     **{f"compression.weight_codec.{name}": Unit("boards.units:weight_codec", {"codec": name, "lanes": 4})
        for name in WEIGHT_CODECS if name != RAW},
     "compression.gradient_codec.zero_value": Unit("boards.units:zero_value_codec", {"lanes": 4}),

@@ -2,7 +2,7 @@
 """One unit, or the whole node, as a file of plain Verilog-2005 with AXI4-Stream ports.
 
 Run as ``make verilog UNIT=compression.zero_value.encoder``, or ``python -m boards.verilog --unit node``; the file is
-``build/verilog/<unit>.v``. docs/verilog.md has the names of ports and the meaning of TKEEP.
+``build/verilog/<unit>.v``. docs/verilog.md explains the names of ports and the meaning of TKEEP.
 """
 
 import argparse
@@ -29,12 +29,12 @@ __all__ = ["design", "wrap", "write"]
 
 RESULTS = toolchain.BUILD / "verilog"
 
-#: Longest file name with options written out.
+#: Maximum length of a file name that includes options in full.
 LABEL = 80
 
 
 def wrap(component: Component, *, name: str, title: Sequence[str] = ()) -> Design:
-    """Convert a component to Verilog with AXI4-Stream ports and a header comment that describes every port.
+    """Convert a component to Verilog with AXI4-Stream ports, and a header comment that describes them.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def wrap(component: Component, *, name: str, title: Sequence[str] = ()) -> Desig
         *(f"  assign {target} = {source};" for stream in axis for target, source in stream.assignments),
         "endmodule",
         "",
-        # Tools that search for this mark must find the module above.
+        # Tools that search for this mark must find the top module.
         re.sub(r"^\(\* top = .*\*\)\n", "", core.text, flags=re.MULTILINE),
     ]
     return Design(name, "\n".join(lines), tuple(ports))
@@ -103,24 +103,24 @@ def _header(component, axis, plain, clocked):
 
 def _label(unit, options):
     label = "-".join([unit, *(f"{key}={value}" for key, value in sorted(options.items()))])
-    # Tools cut or replace longer names of modules.
+    # Tools truncate or replace longer module names.
     return label if len(label) <= LABEL else f"{unit}-{toolchain.digest(label)[:8]}"
 
 
 def design(unit: str, *, options: dict | None = None, progress: Callable[[str], None] = lambda text: None) -> Design:
-    """The Verilog of one unit.
+    """Generate the Verilog of one unit.
 
-    The top module is called ``gradring_`` and the unit's name, followed by the parameters that differ from its
-    defaults, such as ``gradring_floating_multiply_dsps_2``, or by a digest of them where the name is long.
+    The name of the top module is ``gradring_`` and the unit's name, followed by the parameters that differ from its
+    defaults, as in ``gradring_floating_multiply_dsps_2``, or by a digest of these parameters if the name is too long.
 
     Parameters
     ----------
     unit : str
         A key of :data:`boards.units.UNITS`.
     options : dict or None
-        Parameters of the unit that replace the entry's.
+        Parameters of the unit, which override those in its entry.
     progress : callable
-        Called with a line about each stage that begins.
+        Called with one line for each stage that begins.
     """
     if unit not in UNITS:
         raise SynthesisError(choice_error("Unit", sorted(UNITS), unit, listed="`python -m boards.verilog --list`"))
@@ -135,9 +135,9 @@ def design(unit: str, *, options: dict | None = None, progress: Callable[[str], 
 
 def write(unit: str, *, options: dict | None = None,
           progress: Callable[[str], None] = lambda text: None) -> Path:
-    """Write ``build/verilog/<unit>.v`` and check it with Verilator; the file's name includes the options.
+    """Write ``build/verilog/<unit>.v`` and check it with Verilator; the file name includes the options.
 
-    For the parameters see :func:`design`.
+    For the parameters, see :func:`design`.
     """
     path = RESULTS / f"{_label(unit, options or {})}.v"
     prepare(RESULTS)

@@ -1,4 +1,4 @@
-"""Verilator's lint of exported files, with the waived warnings and their reasons."""
+"""Linting of exported files with Verilator, with the waived warnings and their reasons."""
 
 import re
 from pathlib import Path
@@ -7,13 +7,13 @@ from sim.verilated import toolchain
 
 __all__ = ["WAIVED", "WAIVED_BELOW", "WAIVED_OF_PRIMITIVES", "lint", "primitives", "top_module"]
 
-#: Harmless warnings of ``verilator -Wall``, each with the reason: first for a whole file, ...
+#: Harmless warnings of ``verilator -Wall``, each with its reason: first for whole files, ...
 WAIVED = {
     "DECLFILENAME": "a file holds all modules of a unit, and is named as the unit is",
     "UNUSEDSIGNAL": "padding of TDATA, and fields that a unit ignores; each field of a payload is a wire of its own",
 }
 
-#: ... then for the modules below the top one, which Yosys has written, ...
+#: ... then for the modules below the top module, which are written by Yosys, ...
 WAIVED_BELOW = {
     "PROCASSINIT": "registers have an initial value and a reset",
     "WIDTHEXPAND": "operands of different width, extended as the language says",
@@ -26,7 +26,7 @@ WAIVED_BELOW = {
     "UNOPTFLAT": "vectors whose bits depend on one another, without a loop",
 }
 
-#: ... and for modules with a primitive of the part.
+#: ... and for modules that contain a primitive of the part.
 WAIVED_OF_PRIMITIVES = {
     "MODMISSING": "the primitive is in the part's library",
     "UNDRIVEN": "outputs of the primitive, whose directions are not known",
@@ -34,7 +34,7 @@ WAIVED_OF_PRIMITIVES = {
 
 
 def primitives(text: str) -> list[str]:
-    """Primitives in Verilog of Yosys: the modules with parameters, since modules of a component have none."""
+    """Primitives in Verilog from Yosys: modules with parameters, since a component's modules have none."""
     return sorted(set(re.findall(r"^  (\w+) #\($", text, flags=re.MULTILINE)))
 
 
@@ -43,14 +43,14 @@ def top_module(label):
 
 
 def lint(path: Path):
-    """Lint a file with Verilator as Verilog-2005, with all warnings but :data:`WAIVED` and :data:`WAIVED_BELOW`.
+    """Lint a Verilog-2005 file with all Verilator warnings but :data:`WAIVED` and :data:`WAIVED_BELOW`.
 
-    The waivers are written to a control file next to it, with the suffix ``.vlt``.
+    The waivers are written to a control file next to the file, with the suffix ``.vlt``.
 
     Raises
     ------
     ToolError
-        Verilator has a warning or an error; the message has it.
+        Verilator reports a warning or an error, which is in the message.
     """
     text = path.read_text()
     lines = text.splitlines()

@@ -24,14 +24,14 @@ __all__ = ["BOARDS", "BoardConfig", "BoardTop", "node_of"]
 
 
 def node_of(config):
-    """Build the node of a configuration: a :class:`~hdl.node.Node`, or a feature's replacement for it."""
+    """Build a configuration's node: a :class:`~hdl.node.Node`, or a feature's replacement for it."""
     classes = [feature.node() for feature in features_of(config)]
     return next((kind for kind in classes if kind is not None), Node)(config)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BoardConfig:
-    """Configuration of a board, for its design and for its host.
+    """Configuration of a board, shared by the design and the host.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class BoardConfig:
     nodes : int
         Nodes in the ring on the chip: 1 to 16, and at most the node's ``topology.max_nodes``.
     clock, baud : int
-        Cycles of the nodes and bits of the serial link per second; at least four cycles per bit.
+        Clock frequency of the nodes in Hz and bit rate of the serial link; at least four cycles per bit.
     """
 
     node: Configuration
@@ -55,45 +55,45 @@ class BoardConfig:
         check_rates(self.clock, self.baud)
 
 
-#: Small and quick to build and simulate; enough for digits without a hidden layer, by SGD or momentum.
+#: Quick to build and simulate; large enough for the digits model without a hidden layer, with SGD or momentum.
 _SMALL = NodeConfig(
     lanes=1, segment=32, topology=SingleRing(max_nodes=4),
     memories=Memories(gradient=672, weight=672, state=672, planes=1), masking=False, sparsify=False,
     link=Credits(ingress=2))
 
-#: All rules, for digits without a hidden layer or with a small one, on a chip of 24,288 LUTs.
+#: All rules, for the digits model with no hidden layer or a small one, on a chip with 24,288 LUTs.
 _COMPACT = NodeConfig(
     topology=SingleRing(max_nodes=4), memories=Memories(gradient=2048, weight=2048, state=2048),
     optimizer=Optimizer(interval=8), masking=False, sparsify=False, link=Credits(ingress=2))
 
 
 def _int16():
-    """16-bit integers, with the memories of an iCE40 UP."""
+    """Node with 16-bit integers and memories that fit an iCE40 UP."""
     return section("Int16Config")()
 
 
 def _full(**options):
-    """All rules, with memories for digits with a hidden layer, and programs of two queues."""
+    """Node with all rules, memories for digits with a hidden layer, and programs for two queues."""
     return with_options(_COMPACT, {"memories.gradient": 6144, "memories.weight": 6144, "memories.state": 4096,
                                    "programs": True, "stub": True} | options)
 
 
 def _tenants():
-    """The full node for two users who do not trust each other."""
+    """The full node, shared by two users who do not trust each other."""
     return _full(features="tenants")
 
 
 def _compute():
     """The full node with 16 multiply-adds per cycle instead of the compute stub.
 
-    On its own it keeps the state of all parameters, and its activation memory holds 36 examples of digits with a
-    hidden layer of 64.
+    A node on its own keeps the state of all parameters, and its activation memory holds 36 examples of the digits
+    model with a hidden layer of 64.
     """
     return _full(**{"memories.state": 6144, "stub": False, "compute.rows": 4, "compute.activations": 8192})
 
 
 class _Boards(Mapping):
-    """Configurations of boards; a node's is made when the board is accessed, since it may have features."""
+    """Configurations of boards; a node's configuration is built on access, since it may need features."""
 
     def __init__(self, boards):
         self._boards = boards
@@ -107,7 +107,7 @@ class _Boards(Mapping):
 
     @property
     def present(self):
-        """Names of the boards with all their features in this copy."""
+        """Names of the boards for which this copy of the repository contains all features."""
         return [name for name, (_, features, _) in self._boards.items() if all(map(FEATURES.__contains__, features))]
 
     def __iter__(self):
@@ -117,7 +117,7 @@ class _Boards(Mapping):
         return len(self._boards)
 
 
-#: Configurations by the name of the board, with the features of its node. Its pins are in boards/boards.py.
+#: Configurations by board name, with the features of the node. The pins are in boards/boards.py.
 BOARDS = _Boards({
     "simulated": (_SMALL, (), {"nodes": 2, "clock": 12_000_000}),
     "ulx3s-85f": (_full, ("programs", "compute_stub"), {"nodes": 2, "clock": 62_500_000}),
@@ -125,7 +125,7 @@ BOARDS = _Boards({
     "ulx3s-85f-compute": (_compute, ("programs", "compute"), {"clock": 62_500_000}),
     "ulx3s-25f": (_COMPACT, (), {"clock": 62_500_000}),
     "orangecrab-25f": (_COMPACT, (), {"clock": 60_000_000}),
-    # The link shares its wires with a light and a button, and their circuits slow the edges.
+    # The link shares its wires with a light and a button, and their circuits slow the edges down.
     "colorlight-5a-75b": (_COMPACT, (), {"clock": 62_500_000, "baud": 1_000_000}),
     "icebreaker": (_int16, ("int16",), {"clock": 24_000_000}),
 })
@@ -134,8 +134,8 @@ BOARDS = _Boards({
 class BoardTop(wiring.Component):
     """One or more nodes in a ring or in a grid, and two wires to the host.
 
-    The nodes are numbered in the order of the ring, or of :class:`~hdl.ring.topology.GridTopology`. All wires of a
-    link have a register between two nodes, so that these may be placed apart.
+    The nodes are numbered in the order of the ring, or of :class:`~hdl.ring.topology.GridTopology`. Every wire of a
+    link has a register between the two nodes, so that they can be placed far apart.
 
     Parameters
     ----------
@@ -144,13 +144,13 @@ class BoardTop(wiring.Component):
     nodes : int
         Number of nodes, 1 to 16, and at most the configuration's ``topology.max_nodes``.
     clock, baud : int
-        Cycles and bits per second; at least four cycles per bit.
+        Cycles per second and bits per second; at least four cycles per bit.
     buffer_words, frame_words : int
         See :class:`~hdl.serial.endpoint.Endpoint`.
     flash : int
-        Fewest cycles for which a light is on; 1 shows the signals themselves.
+        Minimum number of cycles for which a light stays on; with 1, the lights show the signals themselves.
     grid : tuple of int, optional
-        Rows and columns of nodes with two ports; by default they are in a ring over their first ports.
+        Rows and columns, for nodes with two ports; by default the nodes form a ring over their first ports.
 
     Members
     -------
@@ -159,9 +159,9 @@ class BoardTop(wiring.Component):
     tx : Out(1)
         Wire to the host.
     lights : Out(4)
-        Bit 0: a node has a request. Bits 1, 2: bytes from the host, to the host. Bit 3: words on the ring.
+        Bit 0: a node has a request. Bit 1: bytes from the host. Bit 2: bytes to the host. Bit 3: words on the ring.
     busy : Out(1)
-        A node has a request, or a frame must be sent; not lengthened by ``flash``, for simulations.
+        A node has a request, or a frame is waiting to be sent; not lengthened by ``flash``; for simulations.
     """
 
     def __init__(self, *, config, nodes=1, clock, baud, buffer_words=512, frame_words=64, flash=1 << 20,

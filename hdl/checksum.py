@@ -1,4 +1,4 @@
-"""Parities of words, among them the CRC-32 of IEEE 802.3, equal to zlib's of the words as little-endian bytes."""
+"""Parities of words, including the IEEE 802.3 CRC-32, which equals zlib's for little-endian words."""
 
 import collections
 import itertools
@@ -7,13 +7,13 @@ from amaranth.hdl import Cat
 
 __all__ = ["crc_after", "few_parities", "parities"]
 
-_POLYNOMIAL = 0xEDB88320  # reflected
+_POLYNOMIAL = 0xEDB88320  # in reflected bit order
 
 
 def crc_after(mixed, bits=32):
-    """Next CRC register from ``mixed`` = register ^ word: each bit is a parity of some of its bits.
+    """Next value of the CRC register from ``mixed`` = register ^ word: each bit is a parity of some bits.
 
-    This is the bit-serial CRC unrolled over the ``bits`` of a word, least significant bit first.
+    This is the bit-serial CRC, unrolled over the ``bits`` of a word, least significant bit first.
     """
     columns = []
     for position in range(32):
@@ -27,8 +27,8 @@ def crc_after(mixed, bits=32):
 def parities(bits, chosen):
     """Parities of bits, each given by the set of its bit positions.
 
-    The exclusive-or that most parities share becomes a term of its own, as long as there is one: this saves a third
-    of the LUTs of a CRC-32.
+    The exclusive-or that is shared by the most parities becomes a separate term, as long as one is shared: this saves
+    a third of the LUTs of a CRC-32.
     """
     terms, left = list(bits), [set(places) for places in chosen]
     while True:
@@ -45,8 +45,8 @@ def parities(bits, chosen):
 
 
 def few_parities(bits, chosen):
-    """Like :func:`parities`, for a few parities of many bits: four shared bits become a term, one LUT, most shared
-    first. For the check of a link this takes a fifth fewer LUTs than pairs."""
+    """Like :func:`parities`, for a few parities of many bits: four shared bits become a term of one LUT, most shared
+    first. For the check of a link, this needs a fifth fewer LUTs than pairs."""
     terms, left = list(bits), [set(places) for places in chosen]
     for size in range(len(left), 1, -1):
         for group in itertools.combinations(left, size):

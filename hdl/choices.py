@@ -1,16 +1,16 @@
-"""Errors for invalid names, with the names that the user may have meant."""
+"""Error messages for invalid names, with suggestions of the names that the user may have meant."""
 
 import difflib
 from collections.abc import Iterable
 
 __all__ = ["MAX_SHOWN", "choice_error", "suggestion"]
 
-#: Maximum number of names that a message lists; above it, the message gives only the number.
+#: Maximum number of names listed in a message; for longer lists, the message gives only their number.
 MAX_SHOWN = 24
 
 
 def suggestion(names: Iterable[str], wrong: str) -> str:
-    """Question that follows a message, such as ``": did you mean mx9 or mx6?"``; empty where no name is similar."""
+    """Suggestion for a message, such as ``": did you mean mx9 or mx6?"``; empty if no name is similar."""
     close = difflib.get_close_matches(wrong, list(names), n=3, cutoff=0.65)
     return f": did you mean {' or '.join(close)}?" if close else ""
 
@@ -26,9 +26,9 @@ def choice_error(what: str, names: Iterable[str], wrong: str, *, listed: str = "
     names : iterable of str
         Possible names.
     wrong : str
-        Name that was chosen.
+        Invalid name that was used.
     listed : str
-        Where to find names that are too many for a message.
+        Where to find the names if there are too many for a message.
     separator : str
         Text between names.
     """

@@ -1,4 +1,4 @@
-"""Description of a feature: its additions to a node, each requested where the core provides for it."""
+"""Description of a feature: its additions to a node, which the core requests where it needs them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -18,18 +18,18 @@ __all__ = ["Feature", "features_of", "objects_of"]
 
 
 class Feature:
-    """Base of the descriptions of features; by default a feature adds nothing.
+    """Base of all descriptions of features; by default a feature adds nothing.
 
-    A description imports gateware only on request: a configuration is made, checked and printed without any.
+    A description imports gateware only on request: a configuration can be created, checked and printed without it.
 
     Members
     -------
     requires : tuple of str
-        Names of the features that this one needs. A node with this feature has them too.
+        Names of the features that this feature needs. A node with this feature has them as well.
     couplings : tuple of Coupling
-        Incompatible values of its sections.
+        Incompatible values of the feature's sections.
     resets : mapping of str to int
-        Reset values of registers, by name, that differ from the table.
+        Reset values of registers, by name, that differ from the register table.
     """
 
     requires: tuple[str, ...] = ()
@@ -37,31 +37,31 @@ class Feature:
     resets: Mapping[str, int] = {}
 
     def node(self) -> Callable[[Any], Any] | None:
-        """Class of the node, instead of :class:`~hdl.node.Node`, for a configuration of its own."""
+        """Class of the node, instead of :class:`~hdl.node.Node`, if the feature has its own configuration."""
         return None
 
     def lacks(self, config: Any) -> Iterable[str]:
-        """Names of registers that a node lacks although it has the feature."""
+        """Names of the feature's registers that a node of this configuration lacks."""
         return ()
 
     def codecs(self) -> "Mapping[str, Codec]":
-        """Codecs of its formats for the ring, by name."""
+        """Codecs of the feature's formats for the ring, by name."""
         return {}
 
     def operands(self) -> Mapping[str, Any]:
-        """Formats for operands of products, by name."""
+        """Formats of operands of products, by name."""
         return {}
 
     def engines(self, config: Any) -> "Iterable[EngineDescription]":
-        """Engines that it adds to a node."""
+        """Engines that the feature adds to a node."""
         return ()
 
     def around(self, config: Any) -> "NodeExtension | None":
-        """Additions to a node around the engines."""
+        """Additions to a node outside its engines."""
         return None
 
     def parts(self, config: Any) -> "Iterable[PartDescription]":
-        """Parts that it adds to the datapath of a node."""
+        """Parts that the feature adds to the datapath of a node."""
         return ()
 
     def pace(self, config: Any) -> "Pace | None":
@@ -69,7 +69,7 @@ class Feature:
         return None
 
     def control_units(self, config: Any) -> Iterable[Any]:
-        """Units that take and send control words: each a :class:`~hdl.features.replay.control_words.ControlUnit`."""
+        """Units for control words, each a :class:`~hdl.features.replay.control_words.ControlUnit`."""
         return ()
 
     def collective(self, config: Any) -> "CollectiveExtension | None":
@@ -83,6 +83,6 @@ def features_of(config: Any) -> tuple[Feature, ...]:
 
 
 def objects_of(config: Any, method: str) -> tuple[Any, ...]:
-    """Objects that the features of a configuration return from a method, without None."""
+    """Objects that the features of a configuration return from a method, except None."""
     results = (getattr(feature, method)(config) for feature in features_of(config))
     return tuple(result for result in results if result is not None)

@@ -1,4 +1,4 @@
-"""Size of a group, the unit of partitioning."""
+"""Size of a group, which is the unit of partitioning."""
 
 __all__ = ["GROUP"]
 

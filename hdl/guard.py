@@ -1,4 +1,4 @@
-"""Guard at a memory port: translates a tenant's row to a row of its window, or refuses it."""
+"""Guard at a memory port: translates a tenant's row to a row of its memory window, or rejects it."""
 
 from amaranth.hdl import Cat, Const, Module
 from amaranth.lib import data, wiring
@@ -11,26 +11,26 @@ __all__ = ["Guard", "window_layout"]
 
 
 def window_layout(words):
-    """Window in a memory of ``words`` elements: its first group of 32, and its number of groups."""
+    """Window in a memory of ``words`` elements: its first group of 32 elements, and its number of groups."""
     return data.StructLayout({"base": range(max(words // GROUP, 2)), "size": range(words // GROUP + 1)})
 
 
 class Guard(wiring.Component):
     """Translate a row of a tenant to a row of the memory, and check that it is in the tenant's window.
 
-    Combinational: the guard adds no cycle to an access. Rows of the tenant begin with 0 at the base of its window.
+    The guard is combinational and adds no cycle to an access. The tenant's row 0 is at the base of its window.
 
     Parameters
     ----------
     rows, lanes : int
-        Rows of the memory, and elements in each.
+        Rows of the memory, and elements in each row.
 
     Members
     -------
     window : In(window_layout(rows * lanes))
     row : In(range(rows))
     whole : In(1)
-        The row is an address in the memory, and every row is allowed.
+        Whether the row is an address in the whole memory, so that every row is allowed.
     allowed : Out(1)
         Whether the row is in the window.
     place : Out(range(rows))
@@ -42,7 +42,7 @@ class Guard(wiring.Component):
     def __init__(self, *, rows, lanes):
         if rows * lanes % GROUP:
             raise ValueError(f"Elements of a guarded memory must be a multiple of {GROUP}, not {rows * lanes!r}")
-        self._group = exact_log2(GROUP // lanes)  # bits of a row in its group
+        self._group = exact_log2(GROUP // lanes)  # address bits of a row within its group
         super().__init__({
             "window": In(window_layout(rows * lanes)),
             "row": In(range(rows)), "whole": In(1),
@@ -53,8 +53,8 @@ class Guard(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         group, base, size = self.row[self._group:], self.window.base, self.window.size
-        # One carry chain for both: below a middle bit, the row less the size; above it, the row plus the base, and
-        # one more if the row is outside. Two short chains would be made of LUTs.
+        # One carry chain computes both: below a middle bit, the row minus the size; above it, the row plus the base,
+        # plus one if the row is outside. Two short chains would be implemented with LUTs.
         middle = len(size)
         chain = Cat(group | Const(0, middle), ~self.whole, group) - Cat(
             size, Const(1, 1), ~base | self.whole.replicate(len(base)))

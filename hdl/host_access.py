@@ -1,4 +1,4 @@
-"""Access of the host port to the memories of a node."""
+"""Access from the host port to a node's memories."""
 
 from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import stream, wiring
@@ -15,20 +15,20 @@ __all__ = ["HostAccess"]
 
 
 class HostAccess(wiring.Component):
-    """Serve the host port's bursts from memories, a word per cycle.
+    """Serve the host port's bursts from the node's memories, one word per cycle.
 
-    Words are written as they arrive, with only the word's lane enabled. A read has a latency of :attr:`latency`
-    cycles to its first word, and one more for each element of the first row below its address; more if the memory
-    answers late.
+    Words are written as they arrive, with only the word's lane enabled. The first word of a read follows after
+    :attr:`latency` cycles, plus one cycle for each element that precedes its address in the first row, or later if
+    the memory delays its answer.
 
     Parameters
     ----------
     rows : tuple of int
-        Rows of each memory space.
+        Number of rows in each memory space.
     lanes : int
         Elements in a row.
     late : bool
-        Whether any memory answers late.
+        Whether any memory may delay its answers.
 
     Members
     -------
@@ -36,7 +36,7 @@ class HostAccess(wiring.Component):
     write : In(signature of ``request``: Out(stream of access_layout()), ``data``: Out(stream of word_layout()))
         Ports of :class:`~hdl.control.host_port.HostPort`, which has checked spaces and ranges.
     read_<n>, write_<n> : Out(read_signature), Out(write_signature)
-        Ports at the memory of space n.
+        Ports to the memory of space n.
     """
 
     latency = RowReader.latency + RowSerializer.latency
@@ -64,14 +64,14 @@ class HostAccess(wiring.Component):
 
     def _elaborate_read(self, m):
         lanes, lane_bits = self._lanes, exact_log2(self._lanes)
-        # Enough for a word per cycle.
+        # Deep enough for one word per cycle.
         m.submodules.reader = reader = RowReader(
             rows=max(self._rows), lanes=lanes, elements=(1 << 16) + lanes,
             **(LATE_READER if self._late else {"depth": -(-RowReader.latency // lanes)}))
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
         connect_stream(m, reader.o, serializer.i)
 
-        chosen = Signal(len(self._rows))  # a bit for each space
+        chosen = Signal(len(self._rows))  # one bit per space
         skip = Signal(range(max(lanes, 2)))  # words to drop: elements of the first row below the address
         reading = Signal()
         request = self.read.request.payload

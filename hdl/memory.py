@@ -1,4 +1,4 @@
-"""Memories of a node: rows of ``lanes`` elements, with one read and one write per cycle, shared by several ports."""
+"""Memories of a node: rows of ``lanes`` elements, with one read and one write per cycle."""
 
 import functools
 import operator
@@ -16,15 +16,15 @@ from hdl.streams.stream import check_lanes
 __all__ = ["READ_LATENCY", "LanedMemory", "accesses_layout", "chosen", "job_layout", "read_signature", "take_turns",
            "write_signature", "written_signature"]
 
-#: Cycles from the grant of a read to its elements.
+#: Cycles from the grant of a read until its elements are available.
 READ_LATENCY = 2
 
 
 def read_signature(rows, lanes):
-    """Reader's side of a read port: a row is requested with ``valid``, granted with ``ready``, and its elements are
-    there :data:`READ_LATENCY` cycles after the grant, in ``elements`` while ``response`` is high. A memory that
-    answers late (:class:`~hdl.features.far.memories.FarMemories`) responds that many cycles after the grant or later,
-    in order."""
+    """Reader's side of a read port: a row is requested with ``valid`` and granted with ``ready``. Its elements are in
+    ``elements`` :data:`READ_LATENCY` cycles after the grant, while ``response`` is high. A memory with delayed
+    answers (:class:`~hdl.features.far.memories.FarMemories`) responds the same number of cycles after the grant or
+    later, in order."""
     return wiring.Signature(
         {
             "valid": Out(1),
@@ -37,7 +37,7 @@ def read_signature(rows, lanes):
 
 
 def write_signature(rows, lanes):
-    """Writer's side of a write port: the kept elements of a row, taken in the cycle of ``valid`` and ``ready``."""
+    """Writer's side of a write port: kept elements of a row, taken if ``valid`` and ``ready``."""
     return wiring.Signature(
         {
             "valid": Out(1),
@@ -50,13 +50,13 @@ def write_signature(rows, lanes):
 
 
 def written_signature(rows):
-    """Memory's side of a watcher: the row that is written in this cycle. No read of it is granted meanwhile."""
+    """Memory's side of a watcher: the row that is written in this cycle, when no read of it is granted."""
     return wiring.Signature({"valid": Out(1), "row": Out(range(rows))})
 
 
 def accesses_layout(rows):
-    """Accesses to the block memory in a cycle: whether a row is read to its output, and whether one is written, with
-    the rows, and whether they are the host's."""
+    """Accesses to the block memory in a cycle: whether a row is read to its output, whether a row is written, the
+    rows, and whether the accesses are the host's."""
     return data.StructLayout({
         "reads": 1, "read_row": range(rows), "read_by_host": 1,
         "writes": 1, "written_row": range(rows), "written_by_host": 1})
@@ -70,44 +70,44 @@ def job_layout(rows, elements):
 class LanedMemory(wiring.Component):
     """Memory of rows of ``lanes`` 32-bit elements, with one read and one write per cycle.
 
-    Read ports are served in turn, write ports in order of priority, port 0 first. A port that loses waits. A read
-    that is granted in the same cycle as a write of its row is taken returns the old elements; in the cycle after, a
-    read of that row waits, and then returns the new ones. ``ready`` of a write port depends combinationally on
-    ``valid`` of the other ones; of a read port, on ``valid`` and rows of all.
+    Read ports are served in rotation, and write ports in order of priority, port 0 first. A port that is not served
+    waits. A read that is granted in the cycle when a write to its row is taken returns the old elements; in the next
+    cycle, a read of that row waits, and then returns the new elements. ``ready`` of a write port depends
+    combinationally on ``valid`` of the other write ports; ``ready`` of a read port, on ``valid`` and rows of all.
 
     Parameters
     ----------
     rows : int
-        Rows; at least 2.
+        Number of rows; at least 2.
     lanes : int
         Elements in a row: 1, 2, 4 or 8.
     readers, writers : int
-        Ports of each kind; at least 1.
+        Number of ports of each kind; at least 1.
     watched : bool
-        Whether it reports each row that is written.
+        Whether the memory reports each row that is written.
     throttled : bool
-        Whether ports are served only in cycles of ``enable``.
+        Whether ports are served only in cycles with ``enable``.
     owners : pair of tuples of int, optional
-        Queue with the commands that each read port, and each write port, serves; the last port of each kind is the
-        host's, and has none. With them the memory is guarded: a :class:`~hdl.guard.Guard` follows the arbitration of
-        the read ports, and another one that of the write ports; only the host's rows are not translated. A row
-        outside the window reads as zeros, and is not written. Between the host and an engine, a read waits for a
-        write of any row at the same position in a group of 32 elements.
+        Queue of the commands that each read port, and each write port, serves; the last port of each kind is the
+        host's, and has no queue. With ``owners``, the memory is guarded: one :class:`~hdl.guard.Guard` follows the
+        arbitration of the read ports, and one follows that of the write ports; only the host's rows are not
+        translated. A row outside the window reads as zeros, and is not written. Between the host and an engine, a
+        read waits for a write of any row at the same position in a group of 32 elements.
 
     Members
     -------
     read : array of In(read_signature(rows, lanes))
     write : array of In(write_signature(rows, lanes))
     written : Out(written_signature(rows))
-        Present if ``watched``: valid in the cycle after a write with an element to keep was taken. If guarded, a row
-        of the memory, in the window or written by the host.
+        Present if ``watched``: valid in the cycle after a write with a kept element was taken. If the memory is
+        guarded, the row is a row of the memory, in the window or written by the host.
     enable : In(1)
         Present if ``throttled``; all ``ready`` depend combinationally on it.
     window : In(window_layout(rows * lanes))
-        Present if guarded. An access is compared with its value in the cycle after the grant.
+        Present if guarded. An access is compared with the window in the cycle after the grant.
     strays : Out(queues)
-        Present if guarded: queues with a command that has read or written outside, in the cycle before; combinational
-        from ``window``.
+        Present if guarded: queues with a command that read or wrote outside the window in the previous cycle; depends
+        combinationally on ``window``.
     """
 
     def __init__(self, *, rows, lanes, readers, writers, watched=False, throttled=False, owners=None):
@@ -121,7 +121,7 @@ class LanedMemory(wiring.Component):
         self._throttled = throttled
         self._owners = owners
         if owners is not None:
-            #: Accesses to the block memory, for specifications.
+            #: Accesses to the block memory, for formal specifications.
             self.accesses = Signal(accesses_layout(rows))
         super().__init__(
             {
@@ -136,7 +136,7 @@ class LanedMemory(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # A row is never read while it is written: see below.
+        # A row is never read while it is written: see `_read_turns`.
         m.submodules.memory = memory = Memory(
             shape=32 * self._lanes, depth=self._rows, init=[], attrs={"no_rw_check": 1}
         )
@@ -152,13 +152,13 @@ class LanedMemory(wiring.Component):
     def _elaborate_guards(self, m, memory):
         """Elaborate reads and writes of a guarded memory.
 
-        The granted row is registered before the sum and the comparison, so that neither is on the path of the
-        arbitration. The block memory is read a cycle later than in a memory without guards, and its own output
-        register holds the elements; its reset makes the zeros. It is written a cycle later too.
+        The granted row is registered before the addition and the comparison, so that neither is on the path of the
+        arbitration. The block memory is read one cycle later than in a memory without guards, and its own output
+        register holds the elements; the register's reset produces the zeros. It is also written one cycle later.
         """
         rows, queues = self._rows, range(len(self.strays))
         write = memory.write_port(granularity=32)
-        read = memory.read_port(domain="comb")  # with the following register, one of the block memory
+        read = memory.read_port(domain="comb")  # together with the following register, a port of the block memory
         elements = Signal(32 * self._lanes, reset_less=True)
         read_row, read_by_host = Signal(range(rows)), Signal()
         written_row, written_by_host, keep = Signal(range(rows)), Signal(), Signal(self._lanes)
@@ -166,8 +166,8 @@ class LanedMemory(wiring.Component):
         inside, address = self._guard(m, "read", read_row, read_by_host)
         writes_inside, written_address = self._guard(m, "write", written_row, written_by_host)
 
-        # The host's rows are not counted from the base. Between host and engine, a read waits if both rows have the
-        # same position in their groups, so that no sum precedes the arbitration.
+        # The host's rows are not relative to the base. Between host and engine, a read waits if both rows have the
+        # same position in their groups, so that no addition precedes the arbitration.
         low, by_host = exact_log2(GROUP // self._lanes), [0] * (len(self.read) - 1) + [1]
         waits = [(port.row[:low] == written_row[:low]) & keep.any()
                  & ((port.row[low:] == written_row[low:]) | (written_by_host ^ its))
@@ -203,8 +203,8 @@ class LanedMemory(wiring.Component):
             m.d.comb += self.strays[queue].eq((read_here & ~inside) | (written_here & ~writes_inside))
 
     def _guard(self, m, kind, row, by_host):
-        """Guard a row of an engine, or of the host, which owns the whole memory; return whether it may be accessed,
-        and the row of the memory."""
+        """Guard a row for an engine, or for the host, which may access the whole memory; return whether it may be
+        accessed, and the row of the memory."""
         m.submodules[f"{kind}_guard"] = guard = Guard(rows=self._rows, lanes=self._lanes)
         m.d.comb += [guard.window.eq(self.window), guard.row.eq(row), guard.whole.eq(by_host)]
         return guard.allowed, guard.place
@@ -219,10 +219,10 @@ class LanedMemory(wiring.Component):
         ]
 
     def _read_turns(self, m, elements, waits):
-        """Serve the read ports in turn, with the register of elements; return the mark of the port served.
+        """Serve the read ports in rotation, with the register of elements; return the served port's mark.
 
-        Block memory does not define the result of a read during a write of the same row, so the reader of a row that
-        is being written ``waits``.
+        Block memory does not define the result of a read during a write to the same row, so a reader ``waits`` while
+        its row is being written.
         """
         count = len(self.read)
         asking = Signal(count)
@@ -239,9 +239,9 @@ class LanedMemory(wiring.Component):
         return granted
 
     def _elaborate_write(self, m, write):
-        """Take a row in one cycle, and write it in the next, when a register holds its number."""
+        """Take a row in one cycle, and write it in the next cycle, when a register holds its number."""
         taken = self._write_turns(m)
-        # Without a valid port the row does not matter, so that the last port needs no mark.
+        # If no port is valid the row does not matter, so the last port needs no mark.
         m.d.sync += [
             write.addr.eq(_first(self.write, "row")),
             write.data.eq(_first(self.write, "elements")),
@@ -251,7 +251,7 @@ class LanedMemory(wiring.Component):
             m.d.comb += [self.written.valid.eq(write.en.any()), self.written.row.eq(write.addr)]
 
     def _write_turns(self, m):
-        """Serve the write ports in order of priority; return whether one is taken."""
+        """Serve the write ports in order of priority; return whether a write is taken."""
         taken = ~self.enable if self._throttled else Const(0)
         for port in self.write:
             m.d.comb += port.ready.eq(~taken)
@@ -260,7 +260,7 @@ class LanedMemory(wiring.Component):
 
 
 def _first(ports, name):
-    """Member of the first valid port, or else of the last port."""
+    """Member of the first valid port or, if no port is valid, of the last port."""
     value = Value.cast(getattr(ports[len(ports) - 1], name))
     for n in reversed(range(len(ports) - 1)):
         value = Mux(ports[n].valid, Value.cast(getattr(ports[n], name)), value)
@@ -268,8 +268,8 @@ def _first(ports, name):
 
 
 def take_turns(m, asking):
-    """Return the mark of the bit of ``asking`` to serve, and the number of the one served last, which the caller
-    sets: the bit after that has priority."""
+    """Return the mark of the bit of ``asking`` to serve, and the number of the bit served last, which the caller must
+    set: the bit after it has priority."""
     count = len(asking)
     served = Signal(range(max(count, 2)))
     granted = Signal(count)
@@ -283,5 +283,5 @@ def take_turns(m, asking):
 
 
 def chosen(marks, values):
-    """Return the marked value, or zeros if none is marked."""
+    """Return the marked value, or zeros if no value is marked."""
     return functools.reduce(operator.or_, (Mux(mark, value, 0) for mark, value in zip(marks, values, strict=True)))

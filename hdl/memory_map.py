@@ -1,4 +1,4 @@
-"""Memories of a node: names, numbers and sizes, in one table for gateware, host port and driver."""
+"""Memories of a node: names, numbers and sizes, in one table for gateware and driver."""
 
 import dataclasses
 import enum
@@ -8,30 +8,30 @@ from hdl.group import GROUP
 __all__ = ["BASE_ALIGNMENT", "COUNT_WORDS", "MAX_SPACES", "REGION_BASES", "SCALE_WORDS", "TRACE_WORDS", "MemoryMap",
            "MemorySpace", "Space", "memory_map"]
 
-#: Alignment of the base of a command, in elements, in every memory.
+#: Alignment of a command's base addresses, in elements, in every memory.
 BASE_ALIGNMENT = GROUP
 
-#: Field of a command that is the base in a region.
+#: Field of a command that contains the base address in a region.
 REGION_BASES = {"gradients": "gradient_base", "weights": "weight_base", "state": "state_base",
                 "activations": "weight_base"}
 
-#: Words of the table of scales, in a node with quorum updates.
+#: Words in the table of scales of a node with quorum updates.
 SCALE_WORDS = 512
 
-#: Words of the table of counts, in a server with formats: 4 for each of 64 entries.
+#: Words in the table of counts of a server with formats: 4 for each of 64 entries.
 COUNT_WORDS = 256
 
-#: Words of a node's trace, in a node with programs.
+#: Words in the trace of a node with programs.
 TRACE_WORDS = 512
 
-#: Spaces that a request of the host can name.
+#: Number of memory spaces that a host request can name.
 MAX_SPACES = 16
 
 
 class Space(enum.IntEnum):
-    """Numbers of the memory spaces of every node, and of state plane 0; plane ``p`` is space ``STATE + p``.
+    """Numbers of every node's memory spaces, and of state plane 0; plane ``p`` is space ``STATE + p``.
 
-    Spaces after the state planes have numbers that depend on the node: :class:`MemoryMap` gives them.
+    The numbers of the spaces after the state planes depend on the node: see :class:`MemoryMap`.
     """
 
     GRADIENT = 0
@@ -48,14 +48,14 @@ class MemorySpace:
     name : str
         Name of the space, and of the node's submodule for it.
     number : int
-        Number in requests of the host.
+        Number of the space in host requests.
     words : int
         Capacity in elements.
     title : str
         Name in messages.
     region : str
-        Region of the space. A buffer has the same address in all memories of its region, since a command has one base
-        for each region: :data:`REGION_BASES` names it.
+        Region of the space. A buffer has the same address in all memories of its region, since a command has only one
+        base address for each region, in the field given by :data:`REGION_BASES`.
     """
 
     name: str
@@ -71,7 +71,7 @@ class MemoryMap:
     Parameters
     ----------
     spaces : iterable of (str, int, str, str)
-        Name, capacity in elements, title and region of each space; a space without elements is left out.
+        Name, capacity in elements, title and region of each space; spaces without elements are omitted.
     """
 
     def __init__(self, spaces):
@@ -94,7 +94,7 @@ class MemoryMap:
         return name in self._by_name
 
     def __getitem__(self, name):
-        """Space of a name; a ``KeyError`` lists the names."""
+        """Space with a given name; a ``KeyError`` lists the valid names."""
         try:
             return self._by_name[name]
         except KeyError:
@@ -102,16 +102,16 @@ class MemoryMap:
 
     @property
     def names(self):
-        """Names in the order of the numbers."""
+        """Names of all spaces, in numerical order."""
         return tuple(space.name for space in self._spaces)
 
     @property
     def words(self):
-        """Capacities in the order of the numbers."""
+        """Capacities of all spaces, in numerical order."""
         return tuple(space.words for space in self._spaces)
 
     def region(self, name):
-        """Spaces of a region, in order; a ``KeyError`` lists the regions."""
+        """Spaces in a region, in order; a ``KeyError`` lists the valid regions."""
         spaces = tuple(space for space in self._spaces if space.region == name)
         if not spaces:
             regions = dict.fromkeys(space.region for space in self._spaces)
@@ -122,8 +122,8 @@ class MemoryMap:
 def memory_map(config):
     """Memories of a node of this configuration: a :class:`MemoryMap`.
 
-    Every node has gradients and weights. State planes, master weights and residuals are there if the optimizer or a
-    codec needs them, the codebook for weight codecs with one, activations with a compute engine, scales with quorum
+    Every node has gradients and weights. State planes, master weights and residuals exist if the optimizer or a codec
+    needs them, a codebook if the weight codec uses one, activations with a compute engine, scales with quorum
     updates, counts in a server with formats, and the trace with programs.
     """
     planes = [(f"state_{plane}", config.memories.state, f"state plane {plane}", "state")

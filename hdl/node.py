@@ -28,19 +28,19 @@ __all__ = ["Node"]
 class Node(wiring.Component):
     """Accelerator node of a ring.
 
-    The host writes gradients and weights into the node's memories and pushes commands; the collective engine executes
-    collectives with the ring's other nodes, and other engines the local commands. docs/architecture.md has the block
-    diagram, docs/protocol.md the host's side.
+    The host writes gradients and weights into the node's memories and pushes commands. The collective engine executes
+    collectives with the other nodes of the ring, and other engines execute the local commands. docs/architecture.md
+    contains the block diagram, and docs/protocol.md describes the host's side.
 
-    Nothing here depends on an engine: each describes itself as in :mod:`hdl.control.engine`, and its connections to
-    memories and registers follow from the description.
+    Nothing here depends on a specific engine: each engine has a description (:mod:`hdl.control.engine`), which
+    determines its connections to memories and registers.
 
     Parameters
     ----------
     config : NodeConfig
-        Configuration of a floating-point node; a node of integers is :class:`~hdl.features.int16.node.Int16Node`.
+        Configuration of a floating-point node; the integer node is :class:`~hdl.features.int16.node.Int16Node`.
     engines : sequence of EngineDescription, optional
-        One or more engines, in order of priority at the memories; :func:`hdl.engines.engines` by default.
+        One or more engines, in order of their priority at the memories; :func:`hdl.engines.engines` by default.
 
     Members
     -------
@@ -49,7 +49,7 @@ class Node(wiring.Component):
     ring_i, ring_o : In, Out(link_signature(config))
         Links from the predecessor and to the successor. The links of a second port are ``ring_1_i`` and ``ring_1_o``.
     far : Out(far_signature(rows, lanes))
-        Port to the far memory, of a node with one (:mod:`hdl.features.far.node`).
+        Port to the far memory, in a node that has one (:mod:`hdl.features.far.node`).
     """
 
     def __init__(self, config, engines=None):
@@ -73,7 +73,7 @@ class Node(wiring.Component):
 
     @property
     def memories(self):
-        """Name of the submodule for each memory space, or its words in the far memory, in order, except the trace."""
+        """For each memory space except the trace, in order: submodule name, or words in the far memory."""
         bases = self._config.far_bases
         return tuple(range(bases[space.name], bases[space.name] + space.words) if space.name in bases else space.name
                      for space in self._config.memory_map if space.name != "trace")
@@ -98,7 +98,7 @@ class Node(wiring.Component):
             if space.name == "trace":
                 read, write = (getattr(access, f"{kind}_{space.number}") for kind in ("read", "write"))
                 wiring.connect(m, host=read, trace=queue.trace)
-                m.d.comb += write.ready.eq(1)  # the host port refuses writes
+                m.d.comb += write.ready.eq(1)  # the host port rejects writes to it
             elif space.name not in config.far_bases:
                 self._memory(m, space, units, added)
         for extension in added:
@@ -127,7 +127,7 @@ class Node(wiring.Component):
         units.weight_version = version = units.outputs.get(WEIGHT_VERSION, Const(0, 32))
 
         def signal(engine, source):
-            """Signal of a source for an input of an engine."""
+            """Signal from a source for an input of an engine."""
             if source in units.outputs and source not in engine.outputs:
                 return units.outputs[source]
             replacement = _first(extension.replacement(units, engine, source) for extension in added)
@@ -147,7 +147,7 @@ class Node(wiring.Component):
         ]
         for extension in added:
             extension.connect(m, units)
-        # Several engines' counts share one bit: the cycles with activity in any of them.
+        # The counts of several engines share one bit: it counts cycles with activity in any of them.
         counts = {}
         for count in counted:
             for name in count.shape().members:
@@ -156,7 +156,7 @@ class Node(wiring.Component):
         return m
 
     def _memory(self, m, space, units, added):
-        """Make a memory with the ports of the engines in order of priority, and the host's port last."""
+        """Create a memory with the engines' ports in order of priority, followed by the host's port."""
         lanes = self._config.lanes
         readers, writers = units.ports("read", space), units.ports("write", space)
         watchers = [at(unit, engine.watches[space.name]) for engine, unit in units.engines
@@ -177,7 +177,7 @@ class Node(wiring.Component):
             wiring.connect(m, writer=writer, memory=port)
 
     def _commands(self, m, units, number, completion):
-        """Send each command of a queue to the engine with its operation; only one of them runs."""
+        """Send each command of a queue to the engine that has its operation; only one command runs at a time."""
         start = units.queue.start[number]
         for engine, unit in units.engines:
             if number in engine.gates:
@@ -204,7 +204,7 @@ class Node(wiring.Component):
             return counts
         chosen = [functools.reduce(operator.or_, (start.payload.operation == code for code in codes))
                   for _, codes in rest]
-        # The first engine takes all other operations: the checker passes no unknown ones.
+        # The first engine takes all other operations, since the checker passes no unknown ones.
         for unit, its in [(first, ~Cat(chosen).any()),
                           *((unit, its) for (unit, _), its in zip(rest, chosen, strict=True))]:
             m.d.comb += [
@@ -220,5 +220,5 @@ class Node(wiring.Component):
 
 
 def _first(values, default=None):
-    """First value that is not None, after evaluating all values; or a default."""
+    """Evaluate all values, and return the first one that is not None, or a default."""
     return next((value for value in list(values) if value is not None), default)

@@ -1,7 +1,7 @@
-"""Extensions of a node: additions of a feature around the engines, one object for each feature of a node.
+"""Extensions of a node: additions outside the engines, one object per feature of the node.
 
-:class:`~hdl.node.Node` calls each extension in turn, in the order of the registry of features. An extension overrides
-the methods that it needs, and by default adds nothing.
+:class:`~hdl.node.Node` calls the extensions one after another, in the order of the registry of features. An extension
+overrides the methods that it needs; the defaults add nothing.
 """
 
 import dataclasses
@@ -16,49 +16,49 @@ __all__ = ["NodeExtension", "NodeUnits", "node_extensions"]
 
 @dataclasses.dataclass(kw_only=True)
 class NodeUnits:
-    """Units and signals of a node, for extensions during its elaboration."""
+    """Units and signals of a node, for use by extensions during its elaboration."""
 
     #: The node itself, for its ports.
     node: Any
     host_port: Any
     registers: Any
     queue: Any
-    #: Access of the host to memories.
+    #: The host's access to memories.
     access: Any = None
-    #: Engines: description and component of each.
+    #: Engines, each as its description and its component.
     engines: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
-    #: Outputs of engines, by their purposes.
+    #: Outputs of engines, by purpose.
     outputs: dict[Purpose, Any] = dataclasses.field(default_factory=dict)
-    #: Number of updates of the weights.
+    #: Counter of weight updates.
     weight_version: Any = None
-    #: Tenant that the node executes, and its windows (:func:`~hdl.control.tenancy.tenancy_layout`); None in a node
-    #: without tenants.
+    #: Tenant that the node is executing, and its memory windows (:func:`~hdl.control.tenancy.tenancy_layout`); None
+    #: in a node without tenants.
     tenancy: Any = None
-    #: Whether the command of each queue exceeds its budget, in a node with tenants.
+    #: For each queue, whether its command exceeds its budget, in a node with tenants.
     cuts: list[Any] = dataclasses.field(default_factory=list)
     #: Whether the far memory has answers for the tenant.
     far_owes: Any = None
-    #: Accesses outside a window, for each queue.
+    #: Accesses outside a memory window, for each queue.
     strays: list[list[Any]] = dataclasses.field(default_factory=list)
 
     def queue_of(self, engine: Any) -> int:
-        """Queue with the commands of an engine."""
+        """Queue that holds the commands of an engine."""
         last: int = self.queue.queues - 1
         return last if engine.queue is None else min(engine.queue, last)
 
     def ports(self, kind: str, space: Any) -> list[Any]:
-        """Ports at a memory, ``read`` or ``write``: the engines', and the host's last."""
+        """Ports to a memory, of kind ``read`` or ``write``: the engines' ports, followed by the host's."""
         return [*(port for engine, unit in self.engines for port in engine.ports(unit, kind, space.name)),
                 getattr(self.access, f"{kind}_{space.number}")]
 
     def owners(self, space: Any) -> tuple[tuple[int, ...], ...]:
-        """Queues of the engines' ports at a memory: of the read ports, and of the write ports."""
+        """Queues of the engines that have ports to a memory: one tuple for read ports, one for write ports."""
         return tuple(tuple(self.queue_of(engine) for engine, unit in self.engines
                            for _ in engine.ports(unit, kind, space.name)) for kind in ("read", "write"))
 
 
 class NodeExtension:
-    """Base of the extensions of a node.
+    """Base of all extensions of a node.
 
     Parameters
     ----------
@@ -69,11 +69,11 @@ class NodeExtension:
         self._config = config
 
     def members(self) -> dict[str, Any]:
-        """Ports of the node."""
+        """Ports that the extension adds to the node."""
         return {}
 
     def make_queue(self, m: Any, units: NodeUnits) -> Any:
-        """Make units before the engines; return the command queue to be made a submodule, or None."""
+        """Build units before the engines; return a command queue for the node to add as a submodule, or None."""
         return None
 
     def memory_options(self, units: NodeUnits, space: Any) -> Mapping[str, Any]:
@@ -81,33 +81,33 @@ class NodeExtension:
         return {}
 
     def connect_memory(self, m: Any, units: NodeUnits, space: Any, memory: Any) -> None:
-        """Connect a memory."""
+        """Connect additional signals of a memory."""
 
     def make_memories(self, m: Any, units: NodeUnits) -> None:
-        """Make memories outside the node's own, and their ports."""
+        """Build memories in addition to the node's own, with their ports."""
 
     def link(self, units: NodeUnits, port: str) -> Any:
-        """Interface that a port of the node connects to instead of an engine's link, or None."""
+        """Interface to connect to a port of the node instead of an engine's link, or None."""
         return None
 
     def completion(self, m: Any, units: NodeUnits, number: int) -> Any:
-        """Stream that takes the events of a queue's commands instead of the queue, or None."""
+        """Stream that accepts the events of a queue's commands instead of the queue itself, or None."""
         return None
 
     def replacement(self, units: NodeUnits, engine: Any, source: Source) -> Any:
-        """Signal for an input of an engine that replaces its source's, or None."""
+        """Signal to drive an engine's input instead of the input's usual source, or None."""
         return None
 
     def host(self, m: Any, units: NodeUnits) -> Any:
-        """Component with the streams of the host instead of the node, or None."""
+        """Component that provides the host's streams instead of the node, or None."""
         return None
 
     def host_enable(self, m: Any, units: NodeUnits) -> Any:
-        """Whether words of the host's packets move in a cycle, or None if they always do."""
+        """Signal that enables transfers of host packet words in a cycle, or None if they are always enabled."""
         return None
 
     def connect(self, m: Any, units: NodeUnits) -> None:
-        """Connect the rest."""
+        """Connect everything else, after the other methods."""
 
 
 def node_extensions(config: Any) -> tuple[NodeExtension, ...]:

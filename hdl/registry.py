@@ -1,7 +1,7 @@
-"""Features by name, with their additions to nodes as plain data, so that none is imported before it is named.
+"""Features by name, with their additions to nodes as plain data, so that none is imported early.
 
-A feature is a folder ``hdl/features/<name>``. It may be deleted with that folder, folders of the same name in other
-trees, the features that require it, and its entry here.
+A feature is a folder ``hdl/features/<name>``. To delete a feature, delete that folder, folders of the same name in
+other trees, the features that require it, and its entry here.
 """
 
 import dataclasses
@@ -19,20 +19,20 @@ __all__ = ["FEATURES", "Codes", "Entry", "codes", "feature", "feature_of_format"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Codes:
-    """Codes of a format; None for a use that it does not support.
+    """Codes of a format for each of its uses; None for a use that it does not support.
 
     Parameters
     ----------
     ring : int, optional
-        In the header of a packet.
+        Code in the header of a packet.
     gradients : bool
-        Whether gradients can use it on the ring, as well as weights.
+        Whether gradients can use the format on the ring, in addition to weights.
     operands : int, optional
-        In an instruction of the compute engine.
+        Code in an instruction of the compute engine.
     blocks : bool
-        Whether operands are multiplied in blocks.
+        Whether operands in the format are multiplied in blocks.
     broadcast : int, optional
-        In a BROADCAST command of a server.
+        Code in a BROADCAST command of a server.
     """
 
     ring: int | None = None
@@ -44,20 +44,19 @@ class Codes:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One feature.
+    """Entry of one feature in the registry.
 
     Parameters
     ----------
     module : str
         Module with its description, ``FEATURE``.
     uses : tuple of str
-        Features with files that its own files import, in any tree; its description has the features that its nodes
-        need.
+        Features that its files import, in any tree; the features that its nodes need are in its description.
     sections : mapping
-        Names of the types of sections that it adds, by the field of a configuration that may have them;
-        ``configuration`` is a configuration of its own.
+        Names of the section types that it adds, by the field of a configuration that may contain them;
+        ``configuration`` is for a configuration of its own.
     formats : mapping
-        Codes of the formats that it adds, by their names.
+        Codes of the formats that it adds, by name.
     """
 
     module: str
@@ -66,7 +65,7 @@ class Entry:
     formats: Mapping[str, Codes] = dataclasses.field(default_factory=dict)
 
 
-#: All features by their names. Types of sections, and features with an engine, are in this order.
+#: All features by name. Section types, and features with an engine, are in this order.
 FEATURES: dict[str, Entry] = {
     "grid": Entry(module="hdl.features.grid.feature", sections={"topology": ("Grid",)}),
     "replay": Entry(module="hdl.features.replay.feature", sections={"link": ("Replay",)}),
@@ -114,7 +113,7 @@ FEATURES: dict[str, Entry] = {
 
 @functools.cache
 def feature(name: str) -> "Feature":
-    """Description of a feature; ValueError if it, or a feature that it requires, does not exist."""
+    """Description of a feature; raises ValueError if it, or a feature that it requires, does not exist."""
     if name not in FEATURES:
         raise ValueError(f"Feature must be one of {', '.join(FEATURES)}, not {name!r}")
     description: Feature = importlib.import_module(FEATURES[name].module).FEATURE
@@ -125,18 +124,18 @@ def feature(name: str) -> "Feature":
 
 
 def section_names(field: str) -> tuple[str, ...]:
-    """Names of the types of sections that features add to a field of a configuration."""
+    """Names of the section types that features add for a field of a configuration."""
     return tuple(name for entry in FEATURES.values() for name in entry.sections.get(field, ()))
 
 
 def feature_of_section(name: str) -> str | None:
-    """Name of the feature that adds a type of section, or None for a type of the core."""
+    """Name of the feature that adds a section type, or None for a type of the core."""
     return next((feature for feature, entry in FEATURES.items()
                  if any(name in names for names in entry.sections.values())), None)
 
 
 def section(name: str) -> Any:
-    """Type of section of a feature, by its name."""
+    """Section type of a feature, by name."""
     owner = feature_of_section(name)
     if owner is None:
         raise ValueError(f"Section must be one of a feature, not {name!r}")
@@ -145,19 +144,19 @@ def section(name: str) -> Any:
 
 
 def codes(name: str) -> Codes:
-    """Codes of a format of a feature, by its name."""
+    """Codes of a feature's format, by name."""
     return FEATURES[feature_of_format(name)].formats[name]
 
 
 def format_names(use: str) -> tuple[str, ...]:
-    """Names of the features' formats for a use, ``ring``, ``operands`` or ``broadcast``, in order of their codes."""
+    """Names of features' formats for a use: ``ring``, ``operands`` or ``broadcast``, in order of code."""
     names = {name: getattr(value, use) for entry in FEATURES.values() for name, value in entry.formats.items()
              if use != "operands" or not value.blocks or "block_operands" in FEATURES}
     return tuple(sorted((name for name, code in names.items() if code is not None), key=lambda name: names[name]))
 
 
 def feature_of_format(name: str) -> str:
-    """Name of the feature that adds a format; KeyError if there is none."""
+    """Name of the feature that adds a format; raises KeyError if there is none."""
     for owner, entry in FEATURES.items():
         if name in entry.formats:
             return owner

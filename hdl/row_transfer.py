@@ -1,4 +1,4 @@
-"""Transfer of ranges of rows between a memory and streams of beats: :class:`RowReader` and :class:`RowWriter`."""
+"""Transfer of row ranges between a memory and streams: :class:`RowReader` and :class:`RowWriter`."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -10,18 +10,18 @@ from hdl.streams.stream import Queue, beat_layout, connect_stream
 
 __all__ = ["LATE_READER", "RowReader", "RowWriter"]
 
-#: Options of a reader at a memory that answers late: a row in 4 cycles if an answer takes 60. The queue takes no more
-#: LUT memory than one of nine rows.
+#: Options of a reader for a memory that delays its answers: one row per 4 cycles if an answer takes 60 cycles. The
+#: queue needs no more LUT memory than a queue of nine rows.
 LATE_READER = {"late": True, "depth": 17}
 
 
 def _pitch_members(rows, lanes, strided):
-    """Members of a component with jobs that may be strided."""
+    """Signature members for a component with jobs that may be strided."""
     return {"pitch": In(range(rows * lanes // GROUP))} if strided else {}
 
 
 def _following(row, lanes, pitch):
-    """Next row in a job; with a ``pitch``, the next group starts ``pitch`` groups after the current one."""
+    """Next row of a job; with a ``pitch``, the next group starts ``pitch`` groups after the current one."""
     if pitch is None:
         return row + 1
     inside = (GROUP // lanes).bit_length() - 1
@@ -45,31 +45,31 @@ class RowReader(wiring.Component):
         Whether the elements are gradients, which are output in canonical form: -0.0 as +0.0, and every NaN as
         0x7fc00000.
     depth : int
-        Beats that wait or are in flight; at least 1. One or two are registers, and more are LUT memory, which nine
-        fill.
+        Number of beats that are waiting or in flight; at least 1. One or two are stored in registers, and more in LUT
+        memory, which nine fill.
     strided : bool
-        Whether the groups of a job are ``pitch`` groups apart, instead of contiguous. Then a job begins with a group.
+        Whether the groups of a job are ``pitch`` groups apart, instead of contiguous. Then jobs start at groups.
     ahead : bool
-        Whether a job is taken while the previous one has rows left, so that ``job.ready`` is a register. The
-        inference engine does not use this.
+        Whether a job is taken while the previous job has rows left, so that ``job.ready`` is a register. The
+        inference engine does not use this option.
     guarded : bool
-        Whether the memory has guards, which make its words late in their cycle: then gradients become canonical after
-        the queue, instead of before it.
+        Whether the memory has guards, so that its words arrive late within a cycle: then gradients are made canonical
+        after the queue instead of before it.
     late : bool
-        Whether the memory answers late: then the tag of a row waits for its answer in a queue, and throughput is
-        ``depth`` beats in the cycles of an answer plus 2.
+        Whether the memory delays its answers: then the tag of a row waits in a queue for the answer, and throughput
+        is ``depth`` beats in the cycles of an answer plus 2.
 
     Members
     -------
     job : In(stream of job_layout(rows, elements))
     port : Out(read_signature(rows, lanes))
     pitch : In(range(groups of the memory))
-        Only with ``strided``. Stable while there is a job.
+        Only with ``strided``. Must be stable while there is a job.
     o : Out(stream of beat_layout(lanes))
         The last beat of a job keeps only the lanes that the job covers.
     nan : Out(1)
-        High for a cycle when a NaN was read, or when its beat has left if the memory is ``guarded``; only with
-        ``gradients``.
+        High for one cycle when a NaN has been read or, if the memory is ``guarded``, when its beat has left; only
+        with ``gradients``.
     """
 
     latency = 2 + READ_LATENCY
@@ -108,12 +108,12 @@ class RowReader(wiring.Component):
 
         busy = Signal()
         row = Signal(range(self._rows))
-        count = Signal(range(self._elements + 1))  # elements still to request
-        more = Signal()  # the row requested is not the last of its job
+        count = Signal(range(self._elements + 1))  # elements that remain to be requested
+        more = Signal()  # the requested row is not the last row of its job
         advance = Signal()
         granted = Signal()
         departs = Signal()
-        # With `ahead` a job waits here while the previous one has rows left: taking a job does not depend on a grant.
+        # With `ahead`, a job waits here while the previous one has rows left, so that taking it needs no grant.
         held = Signal()
         waiting = Signal.like(self.job.payload)
         following = Signal.like(self.job.payload)
@@ -138,7 +138,7 @@ class RowReader(wiring.Component):
         if self._ahead:
             with m.If(~held):
                 m.d.sync += [waiting.eq(self.job.payload), held.eq(self.job.valid)]
-        # One register selects between the next row and the next job, since the grant comes late.
+        # One register selects between the next row and the next job, since the grant comes late in the cycle.
         with m.If(advance):
             m.d.sync += [
                 busy.eq(more | present),
@@ -210,14 +210,14 @@ class RowWriter(wiring.Component):
     Members
     -------
     job : In(stream of job_layout(rows, elements))
-        A job ends with the beat with ``last``. Elements beyond its count are not written: a decoder outputs whole
+        A job ends at the beat with ``last``. Elements beyond its count are not written, since decoders output whole
         groups.
     i : In(stream of beat_layout(lanes))
     port : Out(write_signature(rows, lanes))
     pitch : In(range(groups of the memory))
         Only with ``strided``.
     done : Out(1)
-        High for a cycle when a job's last element is in the memory.
+        High for one cycle when a job's last element is in the memory.
     """
 
     latency = 1
@@ -247,9 +247,9 @@ class RowWriter(wiring.Component):
         busy = Signal()
         row = Signal(range(self._rows))
         count = Signal(range(self._elements + 1))
-        free = Signal()  # the port register can take a beat
+        free = Signal()  # the port register can accept a beat
         ending = Signal()  # the port register holds the last beat of its job
-        # A beat entirely beyond the count has an empty keep, and passes without a write.
+        # A beat that is entirely beyond the count has an empty `keep`, and passes without a write.
         m.d.comb += [
             self.port.valid.eq(self.port.keep.any()),
             free.eq(~self.port.valid | self.port.ready),

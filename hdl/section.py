@@ -1,8 +1,8 @@
-"""Sections of a configuration: frozen dataclasses that check their fields and have one text each.
+"""Sections of a configuration: frozen dataclasses that check their fields and have a canonical text.
 
-A section is a frozen dataclass with keyword-only fields, each declared by :func:`option` with a domain, which checks
-its value when a section is made. Its ``repr`` has every field in order, except fields that are off: so a field added
-later does not change the text of a section without it.
+A section is a frozen dataclass with keyword-only fields. Each field is declared by :func:`option` with a domain,
+which checks the value when a section is created. The ``repr`` contains every field in order, except fields that are
+off, so that a field added later does not change the text of a section that does not use it.
 """
 
 import dataclasses
@@ -18,16 +18,16 @@ _NEVER = object()
 
 
 def option(default: Any, domain: "Domain", *, off: Any = _NEVER) -> Any:
-    """Field of a section.
+    """Declare a field of a section.
 
     Parameters
     ----------
     default : object
-        Value of a section without the field.
+        Value of the field if a section does not set it.
     domain : Domain
-        Values of the field.
+        Valid values of the field.
     off : object
-        Value at which the field is left out of the section's text.
+        Value for which the field is omitted from the section's text.
     """
     return dataclasses.field(default=default, metadata={"domain": domain, "off": off})
 
@@ -36,7 +36,7 @@ class Section:
     """Base of all sections."""
 
     def __init_subclass__(cls) -> None:
-        cls.__repr__ = Section.__repr__  # type: ignore[method-assign]  # a dataclass leaves it
+        cls.__repr__ = Section.__repr__  # type: ignore[method-assign]  # dataclasses keep an explicit one
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -109,12 +109,12 @@ class Domain:
         return value
 
     def needs(self, value: Any) -> Iterable[str]:
-        """Names of the features that a value of the domain needs."""
+        """Names of the features that are needed for a value of the domain."""
         return ()
 
 
 def _either(names: Iterable[Any]) -> str:
-    """Names in a sentence: ``1, 2 or 4``."""
+    """Names joined for a sentence, as in ``1, 2 or 4``."""
     *first, last = map(str, names)
     return f"{', '.join(first)} or {last}" if first else last
 
@@ -130,7 +130,7 @@ class OneOf(Domain):
 
 
 class Integer(Domain):
-    """Domain of the integers from ``low`` to ``high``, or without an upper limit."""
+    """Domain of the integers from ``low`` to ``high``, or of all integers from ``low`` on."""
 
     def __init__(self, low: int, high: int | None = None) -> None:
         self._low, self._high = low, high
@@ -141,7 +141,7 @@ class Integer(Domain):
 
 
 class Words(Domain):
-    """Domain of capacities of a memory: multiples of 32, from 32, or from 0 with ``optional``."""
+    """Domain of memory capacities: positive multiples of 32, or also 0 with ``optional``."""
 
     def __init__(self, *, optional: bool = False, high: int = 1 << 24) -> None:
         self._low, self._high = 0 if optional else 32, high
@@ -180,14 +180,14 @@ class Name(Domain):
 
 
 class Types:
-    """Types of sections; types of features are only named, and imported on first use.
+    """Types of sections; types that belong to features are known by name and imported on first use.
 
     Parameters
     ----------
     core : type
         Types of the core.
     field : str, optional
-        Field of a configuration that features may add types for.
+        Field of a configuration for which features may add types.
     among : collection of str, optional
         Names of the features' types to include; by default all.
     """
@@ -212,7 +212,7 @@ class Types:
         return getattr(kind, "__name__", None) in self.names and self.named(kind.__name__) is kind  # type: ignore[attr-defined]
 
     def named(self, name: str) -> type:
-        """Type of a name."""
+        """Type with a given name."""
         return next((cls for cls in self._core if cls.__name__ == name), None) or section(name)
 
     @property
@@ -240,7 +240,7 @@ class Part(Domain):
 
 
 class Parts(Domain):
-    """Domain of tuples of sections of different types, which are sorted by their names."""
+    """Domain of tuples of sections that all have different types, sorted by name."""
 
     def __init__(self, *types: type, field: str | None = None, among: Collection[str] | None = None) -> None:
         self.types = Types(*types, field=field, among=among)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Masking by floating-point arithmetic, the baseline of the mask multiplexer."""
+"""Masking by floating-point arithmetic, the baseline for the mask multiplexer."""
 
 from amaranth.hdl import C, Module
 from amaranth.lib import wiring
@@ -19,10 +19,10 @@ _SIGN = 1 << FP32.width - 1
 
 
 class AdditiveMask(wiring.Component):
-    """Mask fp32 elements by arithmetic: x * m + (1 - m) * alternative, where m is 1.0 or 0.0.
+    """Mask fp32 elements arithmetically: x * m + (1 - m) * alternative, where m is 1.0 or 0.0.
 
     The result of one cycle's operands is on ``o`` :attr:`latency` cycles later; operands can be accepted in every
-    cycle. There is no handshake, which a unit in a node would need in addition.
+    cycle. There is no handshake; a unit in a node would need one in addition.
 
     A masked infinity or NaN becomes NaN, since it is multiplied by zero.
 
@@ -33,14 +33,14 @@ class AdditiveMask(wiring.Component):
     given : bool
         Whether ``alternative`` is the added term itself, which saves a multiplier and an adder in each lane.
     dsps : int
-        DSP blocks each multiplier may use: 4, 2 or 1.
+        DSP blocks that each multiplier may use: 4, 2 or 1.
 
     Members
     -------
     x, m : In(32).array(lanes)
     alternative : In(32).array(lanes)
-        Replacement, which must not change while anything is in flight, nor differ from lane to lane; with ``given``,
-        the added term.
+        Replacement, or with ``given`` the added term. It must not change while operands are in flight, and must be
+        the same in all lanes.
     o : Out(32).array(lanes)
     """
 

@@ -1,4 +1,4 @@
-"""Packing of bytes of planes into words without gaps, and unpacking; see :mod:`hdl.compression.planes`."""
+"""Packing of planes' bytes into words without gaps, and unpacking; see :mod:`hdl.compression.planes`."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -13,8 +13,8 @@ __all__ = ["BytePacker", "ByteUnpacker"]
 class BytePacker(wiring.Component):
     """Pack bytes into words, and words into beats.
 
-    One chunk is taken per cycle. One more cycle follows the last chunk of a packet, if its bytes do not fit the beat
-    that is being filled, and an aligned chunk that fills the next beat as well. A beat is offered :attr:`latency`
+    One chunk is taken per cycle. An extra cycle follows the last chunk of a packet if its bytes do not fit into the
+    beat being filled, and follows an aligned chunk that also fills the next beat. A beat is offered :attr:`latency`
     cycles after the chunk that completes it was taken. ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
@@ -46,15 +46,15 @@ class BytePacker(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         size = 4 * self._words
-        # A chunk, and the positions in the beat of its first byte and of the byte after its last. Computed during the
-        # previous chunk, so that little is left to do in the cycle that decides whether it moves.
+        # A chunk, and the positions in the beat of its first byte and of the byte after its last byte. They are
+        # computed during the previous chunk, to leave little logic in the cycle that decides whether the chunk moves.
         chunk = Signal(self.i.payload.shape())
         chunk_valid = Signal()
         first = Signal(range(size))
         total = Signal(range(2 * size))
-        position = Signal(range(size))  # of the byte after the packed ones
+        position = Signal(range(size))  # position of the byte after the packed bytes
         waiting = Signal(8 * size)
-        tail = Signal()  # the waiting bytes must be output first
+        tail = Signal()  # the bytes that are waiting must be output first
         tail_last = Signal()
         tail_end = Signal(range(size))
 
@@ -70,7 +70,7 @@ class BytePacker(wiring.Component):
             part = slice(8 * byte, 8 * byte + 8)
             m.d.comb += merged[part].eq(Mux(byte < end, waiting[part], Mux(tail, 0, rotated[part])))
 
-        # The last word of the bytes may be partial, and counts as whole.
+        # The last word may be partial, and is counted as a whole word.
         whole = Signal()
         full = Signal()
         more = Signal()
@@ -114,11 +114,11 @@ class BytePacker(wiring.Component):
 
 
 class ByteUnpacker(wiring.Component):
-    """Show the next bytes of packets of words; any number of them can be taken per cycle.
+    """Show the next bytes of packets of words, and take any number of them per cycle.
 
     The first bytes of a packet are shown :attr:`latency` cycles after their beat was accepted, and ``shown`` is low
-    in the cycle between two packets. ``window`` and ``shown`` depend on registers; ``enough``, ``stops``, ``take``
-    and ``i.ready`` depend on them and on the inputs from ``want`` on.
+    in the cycle between two packets. ``window`` and ``shown`` depend only on registers; ``enough``, ``stops``,
+    ``take`` and ``i.ready`` also depend on ``want`` and the inputs listed after it.
 
     Parameters
     ----------
@@ -131,21 +131,21 @@ class ByteUnpacker(wiring.Component):
     window : Out(32 * words)
         The next bytes.
     shown : Out(1)
-        There is a packet.
+        There is a packet, and ``window`` is valid.
     want : In(range(4 * words + 1))
         Number of bytes to take.
     align : In(1)
-        Take the rest of the present word instead.
+        Take the rest of the current word instead.
     enough : Out(1)
-        The wanted bytes are there.
+        The wanted bytes are available.
     stops : Out(1)
-        The packet ends with the wanted bytes, or before.
+        The packet ends with the wanted bytes, or before them.
     allow : In(1)
-        Take them if they are enough or the packet stops.
+        Take the wanted bytes if ``enough`` or ``stops``.
     take : Out(1)
         The bytes are taken in this cycle.
     done : In(1)
-        Drop the rest of this packet, from the next cycle on. Without it, reading stops at the end of the packet.
+        Drop the rest of this packet, from the next cycle on; otherwise, reading stops at the end of the packet.
     """
 
     latency = 2
@@ -177,7 +177,7 @@ class ByteUnpacker(wiring.Component):
         over = Signal()  # the next position is not in the front beat
         exact = Signal()  # the next position is the first of a beat
         early = Signal()
-        moving = Signal()  # if bytes are shown
+        moving = Signal()  # the position moves, if bytes are shown
         advance = Signal()
         fill = Signal()
         m.d.comb += [
@@ -187,7 +187,7 @@ class ByteUnpacker(wiring.Component):
             exact.eq(~after[:-1].any()),
             moving.eq(self.allow & (front.last | ~over | exact | back.valid)),
             self.take.eq(moving & self.shown),
-            # All but the position is known early.
+            # Everything except the position is known early.
             early.eq(~front.valid | dropping | (position == size)),
             advance.eq(early | (self.allow & ~front.last & over & (exact | back.valid))),
             fill.eq(early | ~back.valid | (self.allow & ~front.last & over)),
@@ -202,7 +202,7 @@ class ByteUnpacker(wiring.Component):
         step = size
         while step > 1:
             step //= 2
-            # Each step needs the bytes that later steps can shift by, and all that are shown.
+            # Each step needs the bytes that are shown, and the bytes that later steps can shift into view.
             shifted = Signal(8 * (size + step - 1), name=f"shifted_{step}")
             m.d.comb += shifted.eq(Mux(position[step.bit_length() - 1], window[8 * step:], window))
             window = shifted

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# Units are made here only to read the number of words in their beats, without being elaborated.
-"""Codecs: one value for each format of weights or gradients, for ring, driver and reports.
+# Units are created here only to read the number of words in their beats, and are not elaborated.
+"""Codecs: one object for each format of weights or gradients, for ring, driver and reports.
 
 :mod:`hdl.compression.registry` lists the codecs. docs/compression/adding-a-format.md describes how to add one.
 """
@@ -14,12 +14,12 @@ from hdl.compression.length import WORD, FixedLength
 
 __all__ = ["CODE_BITS", "Codebook", "Codec", "FixedCodec", "create_unit"]
 
-#: Width of a code on the wire.
+#: Width in bits of a codec's code in packets.
 CODE_BITS = 8
 
 
 class Codebook(enum.Enum):
-    """Contents of the codebook that encoder and decoder are loaded with."""
+    """Contents of the codebook that is loaded into encoder and decoder."""
 
     NONE = "none"
     FRACTIONS = "fractions"
@@ -29,11 +29,11 @@ class Codebook(enum.Enum):
 
 
 class Codec(Protocol):
-    """Members of a format that a node, a driver and a report use."""
+    """Properties of a format that nodes, drivers and reports use."""
 
     @property
     def code(self) -> int:
-        """Code in the header of a packet, below 2 ** :data:`CODE_BITS`."""
+        """Code of the format in the header of a packet, below 2 ** :data:`CODE_BITS`."""
         ...
 
     @property
@@ -43,7 +43,7 @@ class Codec(Protocol):
 
     @property
     def gradients(self) -> bool:
-        """Whether gradients can use the format: a sum may be any number, so the format must accept any."""
+        """Whether gradients can use the format: since sums may be any number, it must accept every number."""
         ...
 
     @property
@@ -68,7 +68,7 @@ class Codec(Protocol):
 
     @property
     def block(self) -> int:
-        """Elements that are decoded together."""
+        """Number of elements that are decoded together."""
         ...
 
     @property
@@ -78,27 +78,27 @@ class Codec(Protocol):
 
     @property
     def centroids(self) -> int:
-        """Entries of the codebook."""
+        """Number of centroids in the codebook."""
         ...
 
     @property
     def codebook_words(self) -> int:
-        """Words that units are loaded with: the bounds between centroids, one unused word, and the centroids."""
+        """Number of words to load: the bounds between centroids, one unused word, and the centroids."""
         ...
 
     @property
     def two_passes(self) -> bool:
-        """Whether the encoder sees a packet twice, first at its port ``scan``."""
+        """Whether the encoder receives a packet twice, first at its port ``scan``."""
         ...
 
     @property
     def encoder(self) -> Callable[..., Any] | None:
-        """Class of the encoder from elements to words, with ``i``, ``o`` and, with a codebook, ``load``; or None."""
+        """Class of the encoder to words, with ``i``, ``o`` and, for a codebook, ``load``; or None."""
         ...
 
     @property
     def decoder(self) -> Callable[..., Any] | None:
-        """Class of the decoder from words to elements, with ``i``, ``o`` and, with a codebook, ``load``; or None."""
+        """Class of the decoder from words, with ``i``, ``o`` and, for a codebook, ``load``; or None."""
         ...
 
     @property
@@ -111,13 +111,13 @@ class Codec(Protocol):
         ...
 
     def length_counter(self) -> Any:
-        """Return a component that detects the end of a payload; see :func:`hdl.compression.length.counter_ports`."""
+        """Component that detects the end of a payload; see :func:`hdl.compression.length.counter_ports`."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedCodec:
-    """A format with the same number of bits in every block; for the members see :class:`Codec`.
+    """A format with the same number of bits in every block; for the members, see :class:`Codec`.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class FixedCodec:
     block : int
         Elements in a block: a power of two.
     block_bits : int
-        Bits of a block; the blocks of a packet follow each other without a gap, and its last word is filled up.
+        Bits of a block; the blocks of a packet follow each other without gaps, and its last word is padded.
     encoder, decoder : classes
     parameters : mapping
         Arguments of both classes.
@@ -153,20 +153,20 @@ class FixedCodec:
 
     @property
     def codebook_words(self) -> int:
-        """Words that units are loaded with."""
+        """Number of words to load into encoder and decoder."""
         return 2 * self.centroids
 
     def max_words(self, count: int) -> int:
-        """Return the words of a packet of ``count`` elements."""
+        """Return the number of words in a packet of ``count`` elements."""
         return -(-(-(-count // self.block) * self.block_bits) // WORD)
 
     def length_counter(self) -> FixedLength:
-        """Return a counter of words."""
+        """Return a length counter that counts words."""
         return FixedLength(block=self.block, block_bits=self.block_bits)
 
 
 def create_unit(kind: Callable[..., Any], codec: Codec, lanes: int) -> Any:
-    """Return an encoder or decoder with a power of two of words in a beat, like rows of a memory."""
+    """Return an encoder or decoder with a power of two words per beat, like rows of a memory."""
     unit = kind(**codec.parameters, lanes=lanes)
     words = 1 << (unit.words - 1).bit_length()
     return unit if words == unit.words else kind(**codec.parameters, lanes=lanes, words=words)

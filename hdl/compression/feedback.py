@@ -1,4 +1,4 @@
-"""Adder of packets, and encoder with error feedback: it outputs the loss of encoding, to be added later."""
+"""Adder of packets, and encoder with error feedback, which outputs encoding errors to be added later."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -15,16 +15,16 @@ __all__ = ["FeedbackEncoder", "PacketAdder"]
 
 
 class PacketAdder(wiring.Component):
-    """Add packets of elements, or subtract them, in binary32, rounding to nearest even.
+    """Add or subtract packets of elements in binary32, with rounding to nearest even.
 
     The n-th beat of a packet at ``a`` is taken together with the n-th at ``b``, which is at least as long: further
     beats of ``b`` are dropped, one per cycle, and ``keep`` and ``last`` of the result come from ``a``. Results that
-    are not finite can be made +0.0.
+    are not finite can be replaced with +0.0.
 
-    A pair that finds the queue of results empty is offered :attr:`latency` cycles after it was taken; throughput is
-    one beat per cycle. No ready runs through the arithmetic: a pair is taken when the queue has a free slot for it.
-    ``a.ready`` depends combinationally on ``b.valid`` and ``paired.valid``, ``b.ready`` on ``a.valid`` and
-    ``paired.valid``; the output is a register.
+    If the result queue is empty, the result of a pair is offered :attr:`latency` cycles after the pair was taken;
+    throughput is one beat per cycle. No ready signal passes through the arithmetic: a pair is taken when the queue
+    has a free slot. ``a.ready`` depends combinationally on ``b.valid`` and ``paired.valid``, ``b.ready`` on
+    ``a.valid`` and ``paired.valid``; the output is a register.
 
     Parameters
     ----------
@@ -35,18 +35,18 @@ class PacketAdder(wiring.Component):
     finite : bool
         Whether a result that is not finite becomes +0.0.
     choice : bool
-        Whether packets of ``a`` can have no counterpart: then +0.0 is added, which changes only -0.0.
+        Whether packets of ``a`` may lack a counterpart: then +0.0 is added, which changes only -0.0.
 
     Members
     -------
     a, b : In(stream of beat_layout(lanes))
     paired : In(stream of 1 bit)
-        With ``choice`` only: whether ``b`` has a packet for the next one of ``a``. Taken with its last beat.
+        With ``choice`` only: whether ``b`` has a packet for the next packet of ``a``. Taken with the last beat.
     o : Out(stream of beat_layout(lanes))
     """
 
     latency = FloatAdder.latency + 1
-    #: Capacity of the queue in beats: the beats in flight at full rate, as a multiple of LUT memory.
+    #: Capacity of the queue in beats: the beats in flight at full rate, rounded up to whole LUT memories.
     depth = 17
 
     def __init__(self, *, lanes, subtract=False, finite=False, choice=False):
@@ -66,7 +66,7 @@ class PacketAdder(wiring.Component):
         m = Module()
         lanes, a, b = self._lanes, self.a, self.b
         room = Signal()
-        dropping = Signal()  # beats of a packet of `b` without a counterpart
+        dropping = Signal()  # drop beats of a packet of `b` that have no counterpart
         wanted = Signal()
         there = Signal()
         taken = Signal()
@@ -85,7 +85,7 @@ class PacketAdder(wiring.Component):
         with m.Elif(taken & wanted):
             m.d.sync += dropping.eq(a.payload.last & ~b.payload.last)
 
-        # The valid bit must be known from reset on, and passes flip-flops with a reset.
+        # The valid bit must be defined from reset on, so it passes through flip-flops with a reset.
         valid = taken
         for cycle in range(FloatAdder.latency):
             following = Signal(name=f"valid_{cycle + 1}")
@@ -113,7 +113,7 @@ class PacketAdder(wiring.Component):
                 queue.i.payload.elements[lane].eq(Mux(special, 0, adder.o)),
             ]
         connect_stream(m, queue.o, self.o)
-        # A pair reserves its slot when it is taken.
+        # A pair reserves its slot in the queue when it is taken.
         places = Signal(range(self.depth + 1), init=self.depth)
         m.d.comb += room.eq(places != 0)
         m.d.sync += places.eq(places - taken + (self.o.valid & self.o.ready))
@@ -121,16 +121,16 @@ class PacketAdder(wiring.Component):
 
 
 class FeedbackEncoder(wiring.Component):
-    """Encode packets of elements to words of a link, and output the loss of encoding.
+    """Encode packets of elements as words of a link, and output the encoding errors.
 
-    With a codec that is not exact, words are decoded as they leave, and the error of an element is the element minus
-    its decoded value, or +0.0 where either is not finite. A block of the codec enters only when it is complete, so a
-    packet leaves to its last word and its last error whether or not another one follows.
+    If the codec is not exact, words are decoded as they leave, and the error of an element is the element minus its
+    decoded value, or +0.0 if either is not finite. A block of the codec enters only when it is complete, so a packet
+    leaves up to its last word and its last error whether or not another packet follows.
 
     Throughput is one beat, or one word, per cycle, whichever takes longer. The first word of a block is offered later
     than by the codec's :class:`~hdl.compression.words.WordEncoder`, by one cycle per beat of a block and one more;
-    with an exact codec, at the same time. An output that stalls holds up the other outputs after a while; none waits
-    for another to begin. ``i.ready`` depends only on registers, or with an exact codec on ``o.ready`` and
+    with an exact codec, at the same time. An output that stalls eventually stalls the other outputs, but no output
+    waits for another to begin. ``i.ready`` depends only on registers or, with an exact codec, on ``o.ready`` and
     ``restored.ready``.
 
     Parameters
@@ -143,12 +143,12 @@ class FeedbackEncoder(wiring.Component):
     -------
     i : In(stream of beat_layout(lanes))
     restore : In(stream of 1 bit)
-        One per packet: whether ``restored`` gets it as well. Taken with its last beat.
+        One per packet: whether the packet is also sent to ``restored``. Taken with the packet's last beat.
     o : Out(stream of word_layout())
     restored : Out(stream of beat_layout(lanes))
         Decoded words: whole blocks of the codec.
     error : Out(stream of beat_layout(lanes))
-        Losses of the elements; absent with an exact codec.
+        Encoding errors of the elements; absent with an exact codec.
     """
 
     def __init__(self, *, codec, lanes):
@@ -163,7 +163,7 @@ class FeedbackEncoder(wiring.Component):
 
     @property
     def depth(self):
-        """Beats of elements that can be in flight through encoder and decoder."""
+        """Number of beats of elements that can be in flight through encoder and decoder."""
         return 2 * max(self._codec.block // self._lanes, 1) + 49
 
     def elaborate(self, platform):
@@ -187,7 +187,7 @@ class FeedbackEncoder(wiring.Component):
         m.submodules.buffer = buffer = BlockBuffer(lanes=lanes, beats=max(codec.block // lanes, 1))
         m.submodules.given = inputs = Fork(shape=beats, outputs=2)
         m.submodules.delayed = delayed = Queue(shape=beats, depth=self.depth, block=False)
-        # No ready runs from the decoder back into the encoder.
+        # No combinational ready path leads from the decoder back into the encoder.
         m.submodules.words = words = SkidBuffer(shape=encoder.o.payload.shape())
         m.submodules.encoded = encoded = Fork(shape=encoder.o.payload.shape(), outputs=2)
         m.submodules.decoder = decoder = WordDecoder(codec=codec, lanes=lanes)

@@ -1,8 +1,8 @@
 """Length counters, which detect the end of a packet's payload from its words.
 
 A depacketizer counts down the **units** of a payload. A unit is a word, or all words of a group of elements,
-depending on the format. So each format has a counter, which outputs the number of units of a packet and marks the
-word that ends each of them.
+depending on the format. So each format has a counter, which outputs the number of units in a packet and marks the
+last word of each unit.
 """
 
 import math
@@ -13,10 +13,10 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["LENGTH_BITS", "WORD", "FixedLength", "count_words", "counter_ports"]
 
-#: Bits of a word on the link.
+#: Width of a word on the link, in bits.
 WORD = 32
 
-#: Width of the length of a packet, in elements.
+#: Width in bits of a packet's length, which counts elements.
 LENGTH_BITS = 10
 
 
@@ -24,9 +24,9 @@ def counter_ports():
     """Return the members common to all length counters, as a signature's dictionary.
 
     length : In
-        Elements of the next packet; stable for two cycles before ``start`` falls.
+        Elements in the next packet; must be stable for two cycles before ``start`` falls.
     units : Out
-        Units of that packet.
+        Units in that packet.
     start : In(1)
         Level: no word of the payload has arrived.
     word, zero : In
@@ -38,7 +38,7 @@ def counter_ports():
     ends : Out(1)
         The word ends its unit.
     wrong : Out(1)
-        No packet of the format has this word here.
+        No packet of the format has this word at this position.
     """
     return {
         "length": In(LENGTH_BITS), "units": Out(LENGTH_BITS), "start": In(1), "word": In(WORD), "zero": In(1),
@@ -47,11 +47,11 @@ def counter_ports():
 
 
 def count_words(block, block_bits, count):
-    """Return the words of ``count`` elements, a value, in blocks of ``block`` elements and ``block_bits`` bits."""
+    """Words for ``count`` elements, a Value, in blocks of ``block`` elements and ``block_bits`` bits."""
     blocks = (count + (block - 1)) >> (block.bit_length() - 1)
     unit = math.gcd(WORD, block_bits)
     factor, shift = block_bits // unit, (WORD // unit).bit_length() - 1
-    # A sum, since a product would take a multiplier.
+    # A sum, since a product would need a multiplier.
     units = sum(blocks.shift_left(bit) for bit in range(factor.bit_length()) if factor >> bit & 1)
     return (units + ((1 << shift) - 1)) >> shift
 
@@ -64,7 +64,7 @@ class FixedLength(wiring.Component):
     block : int
         Elements in a block: a power of two.
     block_bits : int
-        Bits of a block; the blocks of a packet follow each other without a gap.
+        Bits of a block; the blocks of a packet follow each other without gaps.
 
     Members
     -------

@@ -1,9 +1,9 @@
-"""Codes of a few bits each, packed into words without gaps, at any number of lanes.
+"""Packing of codes of a few bits each into words without gaps, for any number of lanes.
 
-Codes are taken in eights. The bits of eight codes at one position are a byte, a **plane**, and codes of w bits make w
-bytes, lowest position first, so that one circuit packs codes of any width: positions that a packet does not use are
-left out by leaving out bytes. Four eights, or :data:`~hdl.group.GROUP` codes, are w words. A group that ``last`` cuts
-short is filled up with codes of zero; so a packet of n codes takes w * ceil(n / 32) words.
+Codes are processed in sets of eight. The bits of eight codes at one bit position form a byte, called a **plane**, and
+eight codes of w bits form w bytes, lowest position first. So one circuit can pack codes of any width: bit positions
+that a packet does not use are omitted as whole bytes. Four sets, or :data:`~hdl.group.GROUP` codes, are w words. A
+group that ``last`` cuts short is padded with codes of zero, so a packet of n codes takes w * ceil(n / 32) words.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
@@ -15,14 +15,14 @@ from hdl.streams.stream import check_lanes
 
 __all__ = ["PLANE", "GroupAssembler", "GroupSplitter", "check_words", "chunk_layout", "code_layout", "word_count"]
 
-#: Codes per plane: their bits at one position make a byte.
+#: Codes per plane: their bits at one position form a byte.
 PLANE = 8
 
 
 def word_count(lanes, width):
-    """Words per beat of a packed stream that carries codes of at most ``width`` bits at the rate of beats of lanes.
+    """Words per beat of a packed stream for codes of up to ``width`` bits, one per lane and cycle.
 
-    Such a stream moves its 4 * words bytes together: 1, 2 or 4 words.
+    The stream transfers 4 * words bytes at a time: 1, 2 or 4 words.
     """
     check_lanes(lanes)
     words = 1
@@ -37,9 +37,9 @@ def code_layout(lanes, width):
 
 
 def chunk_layout(words):
-    """Payload of bytes to be packed: ``count`` of them, from the lowest on, and zeros above.
+    """Payload of bytes to be packed: ``count`` bytes, starting with the lowest, and zeros above them.
 
-    ``align`` means that the next byte begins a word, ``last`` that none follows in this packet.
+    ``align`` means that the next byte begins a word, and ``last`` that no byte follows in this packet.
     """
     return data.StructLayout({"data": 32 * words, "count": range(4 * words + 1), "align": 1, "last": 1})
 
@@ -50,24 +50,24 @@ def check_words(words):
 
 
 class GroupAssembler(wiring.Component):
-    """Collect eights of codes, and output their planes in chunks of bytes.
+    """Collect codes in sets of eight, and output their planes in chunks of bytes.
 
-    An eight of one chunk is passed on with the beat that completes it: ``o`` and ``i.ready`` depend combinationally
-    on ``i`` and ``o.ready``. An eight of several chunks is held, and they are offered one per cycle from the next
-    cycle on.
+    If eight codes need one chunk, it is passed on with the beat that completes them: ``o`` and ``i.ready`` depend
+    combinationally on ``i`` and ``o.ready``. If they need several chunks, they are held, and the chunks are offered
+    one per cycle from the next cycle on.
 
     Parameters
     ----------
     lanes : int
         Codes per beat: 1, 2, 4 or 8.
     width : int
-        Most bits of a code.
+        Maximum number of bits of a code.
 
     Members
     -------
     i : In(stream of code_layout(lanes, width))
     size : In(range(width + 1))
-        Bits of a code, at least 1; steady while a packet is inside.
+        Bits of a code, at least 1; must be stable while a packet is inside.
     o : Out(stream of chunk_layout(words))
     """
 
@@ -83,12 +83,12 @@ class GroupAssembler(wiring.Component):
 
     @property
     def words(self):
-        """Words per beat that the chunks are sized for."""
+        """Words per beat for which the chunks are sized."""
         return self._words
 
     @property
     def latency(self):
-        """Cycles from the beat that completes an eight to the offer of its first chunk."""
+        """Cycles from the beat that completes eight codes until their first chunk is offered."""
         return 0 if self._width <= 4 * self._words else 1
 
     def elaborate(self, platform):
@@ -98,7 +98,7 @@ class GroupAssembler(wiring.Component):
         chunks = -(-width // size)
         codes = self.i.payload.codes
 
-        # Planes of the codes of this eight, the newest in the highest lanes.
+        # Planes of the current eight codes, with the newest codes in the highest lanes.
         filled = [codes[lane] for lane in range(lanes)]
         beat = Signal(range(max(beats, 2)))
         complete = Signal()
@@ -123,7 +123,7 @@ class GroupAssembler(wiring.Component):
             ]
             return m
 
-        # Bytes of the previous eight that remain to be written.
+        # Bytes of the previous eight codes that remain to be written.
         left = Signal(8 * chunks * size)
         count = Signal(range(width + 1))
         last = Signal()
@@ -146,28 +146,28 @@ class GroupAssembler(wiring.Component):
 
 
 class GroupSplitter(wiring.Component):
-    """Take the planes of eights of codes from a :class:`ByteUnpacker`, and output the codes.
+    """Take the planes of eight codes at a time from a :class:`ByteUnpacker`, and output the codes.
 
-    While ``run`` is set, one chunk is taken per cycle, and one beat output. The first beat is offered in the cycle
-    after the last chunk of its eight was taken. Bits of a code above its size are zeros.
+    While ``run`` is set, one chunk is taken and one beat is output per cycle. The first beat is offered in the cycle
+    after the last chunk of its eight codes was taken. Bits of a code above its size are zero.
 
-    A packet must end with a whole group. If it ends early, its last eight is output with the bytes received, marked
-    ``last``.
+    A packet must end with a whole group. If it ends early, its last eight codes are output with the bytes received,
+    marked ``last``.
 
     Parameters
     ----------
     lanes : int
         Codes per beat: 1, 2, 4 or 8.
     width : int
-        Most bits of a code.
+        Maximum number of bits of a code.
 
     Members
     -------
     window, want, enough, stops, allow, take
-        Ports of the unpacker, in the other direction.
+        Ports of the unpacker, in the opposite direction.
     run : In(1)
     size : In(range(width + 1))
-        Bits of a code, at least 1; steady from the cycle before ``run`` is set on and until the codes are taken.
+        Bits of a code, at least 1; must be stable from the cycle before ``run`` is set until the codes are taken.
     ended : Out(1)
         The last bytes of the packet are taken in this cycle.
     error : Out(1)
@@ -190,7 +190,7 @@ class GroupSplitter(wiring.Component):
 
     @property
     def words(self):
-        """Words per beat that the chunks are taken from."""
+        """Words per beat of the stream from which the chunks are taken."""
         return self._words
 
     def elaborate(self, platform):
@@ -200,10 +200,10 @@ class GroupSplitter(wiring.Component):
         chunks = -(-width // size)
         eights = GROUP // PLANE
 
-        rest = Signal(range(width + 1))  # bytes of this eight that remain to be taken
+        rest = Signal(range(width + 1))  # bytes of the current eight codes that remain to be taken
         chunk = Signal(range(max(chunks, 2)))
         eight = Signal(range(eights))
-        final = Signal()  # it is the last chunk of its eight
+        final = Signal()  # the chunk is the last one of its eight codes
         closing = Signal()
         free = Signal()
         go = Signal()
@@ -221,7 +221,7 @@ class GroupSplitter(wiring.Component):
         if chunks == 1:
             m.d.comb += [final.eq(1), self.want.eq(self.size)]
         else:
-            # The next ``want`` is in a register, since all other signals depend on it.
+            # The next ``want`` is registered, since all other signals depend on it.
             following = Signal.like(rest)
             m.d.comb += following.eq(Mux(go & ~closing, rest - size, self.size))
             with m.If(go | (chunk == 0)):
@@ -240,7 +240,7 @@ class GroupSplitter(wiring.Component):
         codes = [Cat(planes[8 * bit + code] & (bit < self.size) for bit in range(width))
                  for code in range(PLANE)]
 
-        count = Signal(range(beats + 1))  # beats to be output
+        count = Signal(range(beats + 1))  # beats that remain to be output
         last = Signal()
         shift = Signal(data.ArrayLayout(unsigned(width), PLANE))
         m.d.comb += [
@@ -253,7 +253,7 @@ class GroupSplitter(wiring.Component):
             m.d.sync += [count.eq(beats), last.eq(self.stops)]
         with m.Elif(self.o.valid & self.o.ready):
             m.d.sync += count.eq(count - 1)
-        # An eight is taken only if there is room; the decision comes too late to enable that many registers.
+        # Eight codes are taken only if there is room; the decision is too late to enable that number of registers.
         with m.If(free):
             m.d.sync += Cat(*shift).eq(Cat(*codes))
         if beats > 1:

@@ -1,4 +1,4 @@
-"""Packets of unchanged elements, one to a word."""
+"""Packets of unchanged elements, one element per word."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
@@ -10,7 +10,7 @@ __all__ = ["Passage"]
 
 
 class Passage(wiring.Component):
-    """Pass elements on as words, by wires only.
+    """Pass elements on as words, using only wires.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Passage(wiring.Component):
 
     @property
     def words(self):
-        """Words in a beat on the side of the words."""
+        """Number of words in a beat."""
         return self._lanes
 
     def elaborate(self, platform):

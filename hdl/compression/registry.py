@@ -1,7 +1,7 @@
 """Codecs for weights and gradients on the ring, by name.
 
-Configurations, command lines and reports use the name; packets carry the code. The core has two codecs, and features
-have the rest, which are imported on first use: docs/compression/adding-a-format.md.
+Configurations, command lines and reports use the name; packets carry the code. The core has two codecs. The rest
+belong to features, and are imported on first use: docs/compression/adding-a-format.md.
 """
 
 import functools
@@ -16,7 +16,7 @@ from hdl.registry import codes, feature, feature_of_format, format_names
 
 __all__ = ["CODECS", "FETCH_FORMATS", "GRADIENT_CODECS", "RAW", "WEIGHT_CODECS", "ZERO_VALUE", "fetch_blocks"]
 
-#: Names of the codecs that a node has by default.
+#: Names of the codecs that a node uses by default.
 RAW, ZERO_VALUE = "raw", "zero_value"
 
 _CORE: dict[str, Codec] = {
@@ -31,9 +31,9 @@ def _codecs_of(owner: str) -> Mapping[str, Codec]:
 
 
 class _Codecs(Mapping[str, Codec]):
-    """Codecs of the core and of features, in the order of their codes; all, or only for ``weights`` or ``gradients``.
+    """Codecs of the core and of features, in order of code: all, or for ``weights`` or ``gradients``.
 
-    All formats of features serve weights.
+    All formats of features can be used for weights.
     """
 
     def __init__(self, direction: str | None = None) -> None:
@@ -55,7 +55,7 @@ class _Codecs(Mapping[str, Codec]):
         return sum(1 for _ in self)
 
 
-#: All codecs by their names.
+#: All codecs, by name.
 CODECS: Mapping[str, Codec] = _Codecs()
 
 #: Codecs for new weights.
@@ -65,11 +65,11 @@ WEIGHT_CODECS: Mapping[str, Codec] = _Codecs("weights")
 #: at each hop.
 GRADIENT_CODECS: Mapping[str, Codec] = _Codecs("gradients")
 
-#: Formats of weights that a server sends to its workers. A command has the index of its format here, and one pair of
-#: units implements all but the first.
+#: Formats of weights that a server sends to its workers. A command contains the index of its format in this tuple,
+#: and one pair of units implements all formats except the first.
 FETCH_FORMATS = (RAW, *format_names("broadcast"))
 
 
 def fetch_blocks() -> tuple[Any, ...]:
-    """Return the formats of :data:`FETCH_FORMATS` with blocks, in this order, the widest last."""
+    """Return the block formats in :data:`FETCH_FORMATS`, in the same order, so that the widest is last."""
     return tuple(CODECS[name].parameters["codec"] for name in FETCH_FORMATS[1:])

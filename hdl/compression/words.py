@@ -1,4 +1,4 @@
-"""Converters between elements and the words of a link, for any codec. A packet of elements is a ring segment."""
+"""Converters between the elements of ring segments and the words of a link, for any codec."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
@@ -17,26 +17,26 @@ def _load_port(codec):
 
 
 class WordEncoder(wiring.Component):
-    """Encode packets of elements to words of a link.
+    """Encode packets of elements as words of a link.
 
     Latency is the sum of the latencies of the codec's encoder and of a serializer; throughput is one word per cycle.
-    ``i.ready`` depends combinationally on ``o.ready``. An encoder with two passes takes a packet the second time out
-    of a queue of one packet.
+    ``i.ready`` depends combinationally on ``o.ready``. An encoder with two passes receives each packet again from a
+    queue that holds one packet.
 
     Parameters
     ----------
     codec : Codec
-        One with an encoder and a decoder of its own.
+        A codec with an encoder and a decoder of its own.
     lanes : int
         Elements in a beat: 1, 2, 4 or 8.
     segment : int
-        Most elements in a packet.
+        Maximum number of elements in a packet.
 
     Members
     -------
     i : In(stream of beat_layout(lanes))
     load : In(stream of {data, last})
-        Bounds between centroids, before the first packet; only with a codec with a codebook.
+        Bounds between centroids, before the first packet; only for a codec with a codebook.
     o : Out(stream of word_layout())
     """
 
@@ -82,7 +82,7 @@ class WordDecoder(wiring.Component):
     Parameters
     ----------
     codec : Codec
-        One with an encoder and a decoder of its own.
+        A codec with an encoder and a decoder of its own.
     lanes : int
         Elements in a beat: 1, 2, 4 or 8.
 
@@ -90,7 +90,7 @@ class WordDecoder(wiring.Component):
     -------
     i : In(stream of word_layout())
     load : In(stream of {data, last})
-        Centroids, before the first packet; only with a codec with a codebook.
+        Centroids, before the first packet; only for a codec with a codebook.
     o : Out(stream of beat_layout(lanes))
         Whole blocks of the codec, whatever the packet's length.
     """

@@ -1,4 +1,4 @@
-"""Incompatible values of sections of a node's configuration, and the reason."""
+"""The type of couplings: incompatible values of a node's sections, with the reason."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,20 +8,20 @@ __all__ = ["Coupling"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Coupling:
-    """Incompatible values of sections.
+    """Rule that makes some combinations of sections' values invalid.
 
     Parameters
     ----------
     sections : tuple of str
         Names of the sections: fields of a configuration, and types of features.
     clash : callable
-        Takes the values of these sections, and returns whether they are refused. An absent section is None.
+        Maps the values of these sections to whether they are incompatible. An absent section is None.
     rule : str
-        Requirement for the sections.
+        Requirement on the sections, for the error message.
     reason : str
-        Why.
+        Why the rule exists.
     advice : str
-        What to do.
+        How the user can satisfy the rule.
     """
 
     sections: tuple[str, ...]

@@ -1,8 +1,8 @@
-"""Couplings of a node's sections: incompatible values of sections, each with its reason.
+"""Couplings between a node's sections: incompatible combinations of values, each with its reason.
 
-The core has this list, and each feature adds its own: configurations are checked with them, and error messages,
-docs/node.md and ``gradring info`` show them. A coupling of more than two sections refuses only some values of the
-third.
+The core defines this list, and each feature adds its own. They are used to check configurations, and are shown in
+error messages, in docs/node.md and by ``gradring info``. A coupling of more than two sections rejects only some
+values of the third.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ __all__ = ["CORE", "all_couplings", "check_couplings"]
 
 
 def _in_block(segment):
-    """Elements of the longest vector with halves that fit a block of a ring of two nodes."""
+    """Elements of the longest vector with halves that each fit into a block of a ring of two nodes."""
     return 2 * MAX_SEGMENTS * segment
 
 
@@ -26,7 +26,7 @@ def _too_long(memories, segment):
     return max(memories.gradient, memories.weight) > _in_block(segment)
 
 
-#: Couplings of the core's sections.
+#: Couplings between the core's sections.
 CORE = (
     Coupling(sections=("optimizer", "lanes"), clash=lambda optimizer, lanes: optimizer.lanes > lanes,
              rule="optimizer.lanes must be at most lanes",
@@ -67,7 +67,7 @@ def all_couplings(features: Iterable[str] = FEATURES) -> tuple[Coupling, ...]:
 
 
 def check_couplings(sections: Mapping[str, Any], features: Iterable[str]) -> None:
-    """Raise ValueError at the first coupling that refuses a node's sections, by name.
+    """Raise ValueError for the first coupling that rejects a node's sections, which are given by name.
 
     A coupling with a section that the configuration cannot have is skipped.
     """

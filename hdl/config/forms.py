@@ -1,4 +1,4 @@
-"""Configurations as nested dictionaries for JSON, and as options by dotted names."""
+"""Conversion of configurations to nested dictionaries for JSON and to options with dotted names."""
 
 import dataclasses
 import re
@@ -11,12 +11,12 @@ from hdl.section import Part, Parts, Section, Types
 
 __all__ = ["as_dict", "as_options", "from_dict", "name_of", "with_options"]
 
-#: Types of configurations, by the core and by features.
+#: Types of configurations, of the core and of features.
 _CONFIGURATIONS = Types(NodeConfig, field="configuration")
 
 
 def name_of(kind: type) -> str:
-    """Name of a type of section in text: ``job_slots`` of JobSlots, ``node`` of NodeConfig."""
+    """Name of a section type as text: ``job_slots`` of JobSlots, ``node`` of NodeConfig."""
     return _text_of(kind.__name__)
 
 
@@ -25,7 +25,7 @@ def _text_of(name: str) -> str:
 
 
 def as_dict(config: Configuration) -> dict[str, Any]:
-    """Nested dictionary of a configuration's present sections, for JSON; ``kind`` is the type of a section."""
+    """Nested dictionary of a configuration's sections, for JSON; ``kind`` is the type of a section."""
     return {"kind": name_of(type(config)), **_fields(config)}
 
 
@@ -48,12 +48,12 @@ def _value(domain: Any, value: Any) -> Any:
 
 
 def from_dict(values: Mapping[str, Any]) -> Configuration:
-    """Configuration from such a dictionary; missing sections and fields have their defaults.
+    """Build a configuration from a nested dictionary; missing sections and fields get their defaults.
 
     Raises
     ------
     ValueError
-        There is no such section, field or value.
+        The dictionary contains an unknown section or field, or an invalid value.
     """
     return _made(_CONFIGURATIONS, values, "Configuration")
 
@@ -91,7 +91,7 @@ def _read(domain: Any, value: Any, title: str) -> Any:
 
 
 def as_options(config: Configuration) -> dict[str, Any]:
-    """Values of a configuration by dotted names, in order: ``{"lanes": 4, "link": "credits", "link.ingress": 4}``."""
+    """Values by dotted name, in order: ``{"lanes": 4, "link": "credits", "link.ingress": 4}``."""
     return dict(_options(config, ""))
 
 
@@ -112,16 +112,16 @@ def _options(part: Section, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def with_options(config: Configuration, options: Mapping[str, Any]) -> Configuration:
-    """Configuration with changed values, by dotted names as in :func:`as_options`.
+    """Copy of a configuration with changed values, given by dotted names as in :func:`as_options`.
 
-    ``link=slots`` changes the type of a section, ``link.ingress=5`` a field, ``programs=True`` adds a section and
-    ``programs=False`` removes it, a field of an absent section adds it; ``features=tenants,throttles`` sets all
-    features.
+    ``link=slots`` changes the type of a section, and ``link.ingress=5`` changes a field. ``programs=True`` adds a
+    section, and ``programs=False`` removes it; setting a field of an absent section also adds the section.
+    ``features=tenants,throttles`` replaces the list of features.
 
     Raises
     ------
     ValueError
-        There is no such name or value.
+        A name or a value is invalid.
     """
     possible = list(_names(type(config)))
     for name in options:
@@ -142,7 +142,7 @@ def with_options(config: Configuration, options: Mapping[str, Any]) -> Configura
 
 
 def _names(kind: type) -> Iterator[str]:
-    """Dotted names of all options of a type of configuration."""
+    """Dotted names of all options of a configuration type."""
     for name, domain in _domains(kind).items():
         if not isinstance(domain, Part) or domain.optional or len(domain.types) > 1:
             yield name

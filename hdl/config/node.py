@@ -1,4 +1,4 @@
-"""Configurations of nodes: their base, and the one for all roles but a server's."""
+"""Configurations of nodes: the base class, and the configuration for every role except a server."""
 
 import dataclasses
 import functools
@@ -17,24 +17,24 @@ from hdl.section import Flag, OneOf, Part, Parts, Section, option
 
 __all__ = ["FP32", "INT16", "SEGMENTS", "Configuration", "Coupled", "NodeConfig", "max_nodes_for"]
 
-#: Formats of elements in memories.
+#: Formats of the elements in memory.
 FP32, INT16 = "fp32", "int16"
 
-#: Elements in a segment: the powers of two that fit the length field of a packet.
+#: Allowed numbers of elements in a segment: powers of two that fit into a packet's length field.
 SEGMENTS = tuple(32 << power for power in range((LONGEST_SEGMENT // 32).bit_length()))
 
 
 class Configuration(Section):
-    """Base of the configurations of nodes: common properties, with the values of a node without options.
+    """Base of all node configurations: common properties, with their values for a node without options.
 
     Members
     -------
     element : str
-        Format of elements in memories: :data:`FP32` or :data:`INT16`.
+        Format of the elements in memory: :data:`FP32` or :data:`INT16`.
     has_ring, is_server : bool
-        Whether the node has links and the core's engines; whether weights and state are in a far memory.
+        Whether the node has links and the core's engines; whether it keeps weights and state in a far memory.
     pipelined_port : bool
-        Whether the host port moves a word per cycle, between registers at both ends.
+        Whether the host port transfers one word per cycle, with registers at both ends.
     """
 
     element: ClassVar[str] = FP32
@@ -58,7 +58,7 @@ class Configuration(Section):
 
     @functools.cached_property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the features of the node and of all features they require, in the order of the registry."""
+        """Names of the node's features and of all features that they require, in the order of the registry."""
         names = dict.fromkeys(self.needs())
         waiting = list(names)
         while waiting:
@@ -80,12 +80,12 @@ class Configuration(Section):
 
     @property
     def queues(self) -> int:
-        """Queues of commands: 1 for all, 2 for computing and communicating, or 3 with one for moving as well."""
+        """Number of command queues: 1; 2, for compute and communication; or 3, with another queue for moves."""
         return 1 if self.programs is None else 2 + self.programs.move_queue
 
     @property
     def far_words(self) -> int:
-        """Capacity of the far memory in elements, 0 in a node without one."""
+        """Capacity of the far memory in elements; 0 in a node without a far memory."""
         return 0 if self.compute is None else self.compute.far
 
     @property
@@ -95,17 +95,17 @@ class Configuration(Section):
 
     @property
     def has_quorum(self) -> bool:
-        """Whether the node can have quorum updates."""
+        """Whether the node can perform quorum updates."""
         return self.stub is not None and self.stub.quorum
 
     @property
     def serves_formats(self) -> bool:
-        """Whether weights have a format in BROADCAST, and are counted."""
+        """Whether the node is a server that broadcasts weights in several formats, and keeps counts of them."""
         return self.is_server and self.role.broadcast_formats
 
     @property
     def far_bases(self) -> dict[str, int]:
-        """First words of the memory spaces in the far memory, by name, in order; only a server has any."""
+        """Address of each memory space in the far memory, by name, in order; empty except on a server."""
         bases, first = {}, 0
         if self.is_server:
             for space in self.memory_map:
@@ -116,9 +116,9 @@ class Configuration(Section):
 
     @property
     def has_signals(self) -> bool:
-        """Whether the node has control words, by which nodes share their progress and activity.
+        """Whether the node has control words, through which nodes share their progress and activity.
 
-        With three queues, both pairs of waits of a command refer to queues of its own node.
+        With three queues, both pairs of wait conditions of a command refer to queues of its own node.
         """
         return self.link.replay and self.queues == 2
 
@@ -129,7 +129,7 @@ class Configuration(Section):
 
     @property
     def codebook_words(self) -> int:
-        """Words of the memory that the weight codec's codebook is loaded from: 0 if it has none."""
+        """Words of the memory for the weight codec's codebook; 0 for a codec without a codebook."""
         return WEIGHT_CODECS[self.weights.codec].codebook_words
 
     @property
@@ -139,7 +139,7 @@ class Configuration(Section):
 
     @property
     def has_residual(self) -> bool:
-        """Whether the gradient codec is not exact, so that the node keeps a residual."""
+        """Whether the node keeps a residual because its gradient codec is not exact."""
         return not GRADIENT_CODECS[self.gradients].exact
 
     @property
@@ -149,7 +149,7 @@ class Configuration(Section):
 
     @property
     def hash(self) -> int:
-        """32-bit digest of the text of all sections, for comparison with the driver's."""
+        """32-bit digest of the text of all sections, to be compared with the driver's digest."""
         return int.from_bytes(hashlib.sha256(repr(self).encode()).digest()[:4], "little")
 
 
@@ -170,14 +170,14 @@ class Coupled(Configuration):
 class NodeConfig(Coupled):
     """Parameters of one accelerator node.
 
-    :func:`hdl.config.couplings.all_couplings` has the incompatible values of sections.
+    :func:`hdl.config.couplings.all_couplings` lists the values of different sections that are incompatible.
 
     Parameters
     ----------
     lanes : int
-        Elements in one memory row, and read from a memory per cycle: 1, 2, 4 or 8.
+        Elements in one memory row, which are accessed in one cycle: 1, 2, 4 or 8.
     segment : int
-        Elements in one ring segment and in one optimizer burst: 32 times a power of two, at most 512.
+        Elements in one ring segment, and in one optimizer burst: 32 times a power of two, at most 512.
     topology : SingleRing or Grid
     memories : Memories
     optimizer : Optimizer
@@ -185,8 +185,8 @@ class NodeConfig(Coupled):
     gradients : str
         Codec of gradients and their sums: a name of :data:`hdl.compression.registry.GRADIENT_CODECS`. Gradients in
         ``zero_value`` and ``raw`` are added in coded form. With any other codec they are decoded, added and encoded
-        again at every hop, and the node has one more memory, of ``memories.gradient`` elements, for the loss of this,
-        which is added to the next gradients.
+        again at every hop, and the node has one more memory, of ``memories.gradient`` elements, for the resulting
+        error, which is added to the next gradients.
     masking : bool
         Whether the node has the operation MASK: docs/masking/masking.md.
     sparsify : bool
@@ -194,7 +194,7 @@ class NodeConfig(Coupled):
     link : Credits, Replay, Slots or JobSlots
     role : Peer, RootReduce or Worker
     programs : Programs, optional
-        Programs and two or more queues of commands; without it, there is one queue, and no program.
+        Programs and two or more command queues; if omitted, the node has one queue and no programs.
     compute : Compute, optional
     stub : ComputeStub, optional
     features : tuple
@@ -219,5 +219,5 @@ class NodeConfig(Coupled):
 
 
 def max_nodes_for(nodes: int) -> int:
-    """``max_nodes`` for a ring of ``nodes`` nodes: the default, or the largest value where that is too small."""
+    """``max_nodes`` for a ring of ``nodes`` nodes: the default or, if it is too small, the maximum."""
     return SingleRing.max_nodes if 1 <= nodes <= SingleRing.max_nodes else MAX_NODES

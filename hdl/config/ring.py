@@ -1,4 +1,4 @@
-"""Sections of a node's configuration: its links, its topology and its role among the nodes."""
+"""Sections of a node's configuration for its links, its topology and its role among the nodes."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -10,18 +10,18 @@ __all__ = ["Credits", "Link", "Peer", "Role", "RootReduce", "SingleRing", "Topol
 
 
 class Link(Section):
-    """Base of the types of links, with their traits.
+    """Base of all link types, with their traits.
 
     Members
     -------
     replay : bool
         Whether links retransmit damaged or lost words.
     slots : bool
-        Whether packets are sent in slots of a common TIME.
+        Whether packets are sent in time slots of the clock TIME that all nodes share.
     jobs : int
-        Jobs that share the ring.
+        Number of jobs that share the ring.
     messages : bool
-        Whether slots carry messages to all nodes.
+        Whether time slots carry messages to all nodes.
     """
 
     replay: ClassVar[bool] = False
@@ -30,7 +30,7 @@ class Link(Section):
     messages: ClassVar[bool] = False
 
     def wires(self) -> Any:
-        """Signature of the wires of a link, as its transmitter sees them."""
+        """Signature of a link's wires, from the transmitter's point of view."""
         from hdl.ring.link import LinkSignature
 
         return LinkSignature()
@@ -43,19 +43,19 @@ class Credits(Link):
     Parameters
     ----------
     ingress : int
-        Whole segments that the ring ingress holds; at least 2, see docs/ring/collective/theory.md.
+        Number of whole segments that the ring ingress holds; at least 2, see docs/ring/collective/theory.md.
     """
 
     ingress: int = option(4, Integer(2))
 
 
 class Topology(Section):
-    """Base of the topologies.
+    """Base of all topologies.
 
     Members
     -------
     ports : int
-        Ports to other nodes.
+        Number of ports to other nodes.
     """
 
     ports: ClassVar[int] = 1
@@ -75,18 +75,18 @@ class SingleRing(Topology):
 
 
 class Role(Section):
-    """Base of the roles, with their traits.
+    """Base of all roles, with their traits.
 
     Members
     -------
     interleaved : bool
         Whether two segments of a collective alternate on the ring.
     root_reduce : bool
-        Whether one root may own every block.
+        Whether a single root node may own every block.
     streams : bool
         Whether layers are streamed from a server, so that the node has the operation PUSH: docs/streaming.md.
     broadcast_formats : bool
-        Whether weights have a format in BROADCAST.
+        Whether BROADCAST commands select a format for the weights that they send.
     """
 
     interleaved: ClassVar[bool] = False
@@ -110,7 +110,7 @@ class Peer(Role):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RootReduce(Role):
-    """A peer with commands that may give every block to one root, so that only the root's results cross a slow link:
+    """A peer for commands that assign every block to one root, so that only its results cross a slow link:
     docs/ring/root_reduce.md."""
 
     root_reduce: ClassVar[bool] = True

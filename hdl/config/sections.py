@@ -19,10 +19,10 @@ class Memories(Section):
     ----------
     gradient, weight, state : int
         Capacity in elements of the gradient memory, of the weight memory and of each state plane; multiples of 32.
-        Only the owner of a block keeps its state, so a state plane may be smaller than the weight memory.
+        Only the owner of a block stores its state, so a state plane may be smaller than the weight memory.
     planes : int
-        State planes of the optimizer, which determine its rules: with 0 only SGD, with 1 momentum as well, with 2
-        also Adam and AdamW.
+        Number of state planes of the optimizer, which determines its rules: SGD with 0, momentum as well with 1, and
+        also Adam and AdamW with 2.
     """
 
     gradient: int = option(16384, Words())
@@ -38,10 +38,10 @@ class Optimizer(Section):
     Parameters
     ----------
     lanes : int
-        Elements updated per step, at most the node's ``lanes``. One is enough for a dense ring of two nodes, which
-        delivers less than one finished element per cycle.
+        Elements updated per step, at most the node's ``lanes``. One lane is enough for a dense ring of two nodes,
+        since it delivers less than one finished element per cycle.
     interval : int
-        Cycles per step: 1, 2, 4 or 8. With more than one, operations share adders and multipliers.
+        Cycles per step: 1, 2, 4 or 8. With more than one cycle, operations share adders and multipliers.
     dsps : int
         DSP blocks that each multiplier of the node may use: 4, 2 or 1.
     """
@@ -52,7 +52,7 @@ class Optimizer(Section):
 
 
 class CodecName(Name):
-    """Domain of the names of codecs."""
+    """Domain of codec names."""
 
     def needs(self, value: Any) -> Iterable[str]:
         return () if value in (RAW, ZERO_VALUE) else (feature_of_format(value),)
@@ -65,13 +65,13 @@ class Weights(Section):
     Parameters
     ----------
     codec : str
-        Name in :data:`hdl.compression.registry.WEIGHT_CODECS`. With any but ``raw`` the node has one more memory, of
-        ``memories.state`` elements, for the master weights: the weights of its own block before encoding. All nodes,
-        including the owner, have the decoded weights in their weight memory. A codec with a codebook has another
-        memory for it, which the host loads.
+        Name in :data:`hdl.compression.registry.WEIGHT_CODECS`. With any codec except ``raw``, the node has one more
+        memory, of ``memories.state`` elements, for the master weights: the weights of its own block before encoding.
+        The weight memories of all nodes, including the owner's, hold the decoded weights. A codec with a codebook has
+        an additional memory for it, which the host loads.
     master : bool
-        Whether a node with ``raw`` weights has master weights too: a fused update then reads no weights, and may
-        write them to an address that other operations do not read.
+        Whether a node with ``raw`` weights also keeps master weights: a fused update then reads no weights, and may
+        write them to an address that no other operation reads.
     """
 
     codec: str = option(RAW, CodecName(WEIGHT_CODECS))
@@ -89,7 +89,7 @@ class Weights(Section):
 
 
 class GradientCodec(CodecName):
-    """Domain of the names of codecs for gradients and their sums."""
+    """Domain of the names of codecs for gradients and for their sums."""
 
     def __init__(self):
         super().__init__(GRADIENT_CODECS)

@@ -1,4 +1,4 @@
-"""Check of a command against its node, before any engine receives it."""
+"""Check of a command against its node before any engine receives it."""
 
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -16,22 +16,22 @@ __all__ = ["CommandChecker", "verdict_layout"]
 
 
 def verdict_layout():
-    """Verdict on a command: an :class:`~hdl.control.protocol.EventStatus`, and the wrong value."""
+    """Verdict on a command: an :class:`~hdl.control.protocol.EventStatus`, and the invalid value."""
     return data.StructLayout({"status": 8, "detail": 32})
 
 
 class _Flags:
-    """Registers that distinguish operations by a property, as few as possible.
+    """As few registers as possible that distinguish operations by their properties.
 
-    Two properties share a register unless an operation has one and lacks the other: an operation that a property does
-    not apply to may have either value.
+    Two properties share a register unless some operation has one and lacks the other. If a property does not apply to
+    an operation, it may have either value.
     """
 
     def __init__(self):
         self._registers = []
 
     def of(self, column):
-        """Value of a property, given by operation code, for the operation set last; a constant if possible."""
+        """Value of a property, listed by operation code, for the latest operation; a constant if possible."""
         if len(set(column.values())) < 2:
             return Const(any(column.values()), 1)
         for flag, known in self._registers:
@@ -43,50 +43,50 @@ class _Flags:
         return flag
 
     def set(self, code):
-        """Return the statements that select an operation."""
+        """Return statements that select an operation."""
         return [flag.eq(known.get(code, False)) for flag, known in self._registers]
 
 
 class CommandChecker(wiring.Component):
-    """Compare a command with its node.
+    """Check a command against its node.
 
-    All properties of an operation come from its description. The first condition that does not hold is the verdict;
-    fields that an operation does not use are ignored.
+    All properties of an operation come from its description. The first condition that does not hold determines the
+    verdict; fields that an operation does not use are ignored.
 
     - The node has the operation, in the queue of the command (``UNKNOWN_OPERATION``; the detail is the operation).
-      An operation without extents that is not on the ring, such as QUIESCE, is not checked further.
-    - In a node with tenants, the command's ``tenant`` is the one that the node executes (``FOREIGN_TENANT``; the
-      detail is the command's tenant), and a tenant's operation is not ``privileged`` (the same; the detail is the
-      operation). This includes QUIESCE; a foreign one gets its verdict a cycle later.
+      Operations without extents that are not on the ring, such as QUIESCE, are not checked further.
+    - In a node with tenants, the command's ``tenant`` is the one that the node is executing (``FOREIGN_TENANT``; the
+      detail is the command's tenant), and a tenant's operation is not ``privileged`` (same status; the detail is the
+      operation). This includes QUIESCE; a foreign QUIESCE gets its verdict one cycle later.
     - The operation is not ``refused`` under the optimizer's settings (FUSED_UPDATE: ``BAD_RULE``, unless the node has
       the planes that the rule needs; the detail is the rule), nor for its fields (BROADCAST in a node with formats:
-      ``BAD_FORMAT``, if there is no such format, or it has blocks and the root is no server; the detail is the
+      ``BAD_FORMAT``, if the format does not exist, or has blocks and the root is not a server; the detail is the
       format).
     - ``length`` is at least its ``least`` (``BAD_LENGTH``; the detail is ``least``).
-    - If a command of a program waits for a ``remote`` node, this node has control words, ``unit`` is another node of
-      its ring, and ``unit_queue`` one of its queues (``BAD_UNIT``; the detail is unit, unit_queue and the nodes of
-      the ring, from the lowest byte on). This includes QUIESCE.
-    - If it is ``on_ring``, ``port`` < ``ring_ports``, 1 ≤ ``size`` ≤ ``nodes_max`` and ``rank`` < ``size``; if it
-      ``has_root``, ``root`` < ``size``; by ``is_root``, ``root`` is this node's rank and ``size`` > 1, or it is
-      another's (``BAD_RANK``; the detail is rank, size, port and root, from the lowest byte on). Then
+    - If a command of a program waits for a ``remote`` node, this node has control words, ``unit`` is a different node
+      of its ring, and ``unit_queue`` is one of its queues (``BAD_UNIT``; the detail is unit, unit_queue and the
+      number of nodes in the ring, from the lowest byte on). This includes QUIESCE.
+    - If it is ``on_ring``: ``port`` < ``ring_ports``, 1 ≤ ``size`` ≤ ``nodes_max`` and ``rank`` < ``size``. If it
+      ``has_root``: ``root`` < ``size``. Depending on ``is_root``, ``root`` is this node's rank and ``size`` > 1, or
+      it is another rank (``BAD_RANK``; the detail is rank, size, port and root, from the lowest byte on). Then
       ``block_offset`` < ``size`` and ``stride`` ≥ 1 (``BAD_STRIDE``; the detail is both, from the lowest byte on).
-    - For each of its extents, in the order of :data:`~hdl.control.engine.BASES`, the base is a multiple of 32 not
+    - For each of its extents, in the order of :data:`~hdl.control.engine.BASES`, the base is a multiple of 32 and not
       beyond the end of the memory (``BAD_BASE``; the detail is the base), and ``length`` fits after it
       (``BAD_LENGTH``; the detail is the maximum length). For an extent that is only a start, only the base is
-      compared. For a tenant, the memory is its window, and both are ``OUT_OF_WINDOW``, unless the base is no such
-      multiple.
+      checked. For a tenant, the memory is its window, and both statuses are ``OUT_OF_WINDOW``, unless the base is not
+      a multiple of 32.
 
-    With an operation ``on_ring``, groups of 32 elements are ``stride`` groups apart: room for R groups holds ceil(R /
-    ``stride``) of them. Packed state begins at a multiple of 16 words, the size of a group.
+    For an operation ``on_ring``, groups of 32 elements are ``stride`` groups apart: room for R groups holds ceil(R /
+    ``stride``) of them. Packed state starts at a multiple of 16 words, which is the size of a group.
 
     A node keeps the state of only one block, of at most ceil(ceil(length / 32) / size) groups of 32 elements. The
-    room R after the base, two elements per word if state is packed and the extent ``packs``, is a whole number of
-    groups too, so that it is enough exactly if ``length`` ≤ R · ``size``: every node of a ring reaches the same
+    room R after the base, with two elements per word if state is packed and the extent ``packs``, is also a whole
+    number of groups, so it is sufficient exactly if ``length`` ≤ R · ``size``: every node of a ring reaches the same
     verdict, without a division. With ``root_reduce`` and an operation that may be ``owned``, ``root`` must be below
-    ``size``, and every node must have room for the state of all groups, so that verdicts are equal again.
+    ``size``, and every node must have room for the state of all groups, so that verdicts agree again.
 
-    A verdict takes :attr:`latency` cycles at most, from the first cycle with the command at ``i`` to the cycle in
-    which both are taken, together: ``i.ready`` depends combinationally on ``o.ready``.
+    A verdict takes :attr:`latency` cycles at most, from the first cycle with the command at ``i`` to the cycle when
+    both are taken at the same time: ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class CommandChecker(wiring.Component):
     operations : tuple of OperationDescription
         Operations of the node.
     queues : int
-        Queues of the node.
+        Number of command queues of the node.
 
     Members
     -------
@@ -108,12 +108,12 @@ class CommandChecker(wiring.Component):
         The node's position on the ring of its control words.
     o : Out(stream of verdict_layout())
     rule : In(RULE)
-        Rule of the optimizer.
+        Update rule of the optimizer.
     packed_state : In(1)
         A word of state holds two elements.
     tenancy : In(tenancy_layout(config)), in a node with tenants
     checked : Out(checked_layout())
-        Rule and form of state used for the verdict, from the command's first cycle to the next command's.
+        Update rule and form of state used for the verdict, from a command's first cycle to the next command's.
     """
 
     def __init__(self, *, config, operations, queues=1):
@@ -133,8 +133,8 @@ class CommandChecker(wiring.Component):
 
     @property
     def latency(self):
-        # The room of at most two memories is divided by a stride: a cycle for each bit and one to round, instead of
-        # two for a factor of one.
+        # The room of at most two memories is divided by a stride. This takes one cycle per bit and one for rounding,
+        # instead of the two cycles for a factor of one.
         return 16 + self._config.topology.max_nodes.bit_length() + 2 * (self._quotient_bits - 1)
 
     @property
@@ -143,17 +143,17 @@ class CommandChecker(wiring.Component):
 
     @property
     def _room_bits(self):
-        """Bits of the available room in the memories that operations use."""
+        """Width in bits of the available room in memories that operations use."""
         return max([self._words[extent.memory] for operation in self._operations for extent in operation.extents],
                    default=1).bit_length()
 
     @property
     def _quotient_bits(self):
-        """Bits of the number of groups in a memory."""
+        """Width in bits of the number of groups in a memory."""
         return max(self._room_bits - 5, 1)
 
     def _strays(self, command):
-        """Whether a command waits for a node that never sends counts."""
+        """Whether a command waits for a node that never sends counts of its commands."""
         outside = Const(1, 1)
         if self._config.has_signals:
             outside = ((command.unit >= self.place.size) | (command.unit == self.place.rank)
@@ -168,7 +168,7 @@ class CommandChecker(wiring.Component):
         settings = Signal(checked_layout())
         m.d.comb += [settings.rule.eq(self.rule), settings.packed_state.eq(self.packed_state)]
 
-        # One memory after the other goes through the same registers, in the order of the bases.
+        # The memories are checked one after another with the same registers, in the order of the bases.
         flags = _Flags()
         extents = [{operation.code: extent for operation in operations if (extent := operation.extent(base))}
                    for base in BASES]
@@ -183,13 +183,12 @@ class CommandChecker(wiring.Component):
                      for space in windowed(config)}
 
         def trait(index, holds, *, measured=False):
-            """Whether a trait holds for the operation's extent at a base; ``measured`` excludes extents without a
-            length."""
+            """Whether a trait holds for the extent at a base; ``measured`` excludes extents without length."""
             return flags.of({code: holds(extent) for code, extent in extents[index].items()
                              if not measured or extent.reach is not Reach.START})
 
         def capacity_at(index):
-            """Elements of the memory of the operation's extent at a base."""
+            """Elements in the memory of the operation's extent with a given base."""
             memories = list(dict.fromkeys(extent.memory for extent in extents[index].values()))
             first = words[memories[0]] if memories else 0
             value = Const(first, room_bits) if isinstance(first, int) else first
@@ -283,7 +282,7 @@ class CommandChecker(wiring.Component):
                     (command.port >= config.topology.ports) | (command.size > config.topology.max_nodes)
                     | (command.rank >= command.size) | (rooted.any() & (command.root >= command.size))
                 )
-                # Operations with the root at this node, or at another.
+                # Operations for which the root must be this node, or must be a different node.
                 for here in (True, False):
                     seated = [command.operation == operation.code for operation in operations
                               if operation.is_root is here]
@@ -328,7 +327,7 @@ class CommandChecker(wiring.Component):
                     m.next = "Divide"
 
             with m.State("Divide"):
-                # A bit of the quotient per cycle, after a mark that reaches the top when the quotient is complete.
+                # One quotient bit per cycle is shifted in after a marker, which reaches the top with the last bit.
                 bits = self._quotient_bits
                 partial = Cat(addend[bits - 1], left)
                 with m.If(fitting[bits]):

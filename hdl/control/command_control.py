@@ -1,4 +1,4 @@
-"""Control of one queue: when its next command starts, and how each command ends."""
+"""Control of one command queue: when its next command starts, and how each command ends."""
 
 import enum
 
@@ -26,39 +26,39 @@ class Rejection(enum.IntEnum):
 
 
 class CommandControl(wiring.Component):
-    """Start the commands of one queue, strictly one after the other, each when it may.
+    """Start the commands of one queue, strictly one after another, each when its conditions are met.
 
     While a command runs, the next one is loaded and checked. When the running command has ended, the next one starts
-    as soon as its flags are set and its dependencies ``hold``; it is loaded and checked again if a setting has
-    changed since (``stale``), and rejected if it has waited for ``timeout`` cycles, or while ``link_reset`` is held.
-    A wait continues after another load; ``timeout`` is sampled in the cycle before the rejection. A wait for
-    dependencies only restarts in every cycle with ``alive``. A command of a program that ends with another status
-    than OK, or is rejected, has ``failed``; ``stop`` drops the next command of a program, without an event, unless
-    ``start`` offers it already or its event is on the way.
+    as soon as its flags are set and its dependencies hold. It is loaded and checked again if a setting has changed
+    since the check (``stale``), and rejected if it has waited for ``timeout`` cycles, or while ``link_reset`` is
+    held. A wait continues when a command is loaded again; ``timeout`` is sampled in the cycle before the rejection. A
+    wait only for dependencies restarts in every cycle with ``alive``. A command of a program has ``failed`` if it is
+    rejected, or ends with a status other than OK. ``stop`` drops the next command of a program, without an event,
+    unless it is already offered at ``start`` or its event is on the way.
 
-    ``start`` is valid in the cycle after the event of the predecessor was taken, if the next command has passed and
-    does not wait for flags; otherwise two cycles after its last condition is met.
+    ``start`` is valid in the cycle after the predecessor's event was taken if the next command has passed the check
+    and does not wait for flags; otherwise, two cycles after its last condition is met.
 
     Members
     -------
     available : In(1)
-        There is a command in memory after the one at the head.
+        Another command is in memory, after the command at the head.
     of_program : In(1)
-        It is one of the program.
+        That command belongs to the program.
     wanted, granted, passed, refused, deferred, deliver, dismiss : In or Out(1)
-        The queue's bits of :class:`~hdl.control.command_loader.CommandLoader`; ``dismiss`` is for its own command.
+        This queue's bits of :class:`~hdl.control.command_loader.CommandLoader`; ``dismiss`` is for its own command.
     head : In(command_layout())
-        The command that the loader has loaded.
+        Command at the head, as loaded by the loader.
     head_of_program : Out(1)
-        It is one of the program.
+        The command at the head belongs to the program.
     stale : In(1)
-        Settings have changed since the verdict.
+        Settings have changed since the command was checked.
     holds : In(1)
-        Its dependencies hold. This stays 1 until the command has started.
+        The dependencies of the command at the head hold. Stays 1 until the command has started.
     alive : In(1)
         Commands that the dependencies refer to may be in progress.
     right : In(1)
-        Its region of weights has the required version; valid when its dependencies hold.
+        The command's region of weights has the required version; valid when its dependencies hold.
     blocked : In(1)
         Another queue is about to take flags.
     flags, link_reset, timeout : In
@@ -66,44 +66,44 @@ class CommandControl(wiring.Component):
     start : Out(stream of command_layout())
         Command to the engine.
     completion : In(1)
-        The engine offers the event of the command.
+        The engine offers the event of the running command.
     good : In(1)
-        Its status is OK.
+        The status of the event is OK.
     rejected : Out(1)
-        The command at the head is not run, and its event is offered.
+        The command at the head will not run, and its event is offered.
     reason : Out(Rejection)
     queued : In(1)
         The event of an engine, or of a rejection, is taken in this cycle.
     count : Out(32)
-        Cycles for which the command at the head has waited, plus one.
+        Number of cycles that the command at the head has waited, plus one.
     missing : Out(16)
-        Flags that a rejected command has waited for.
+        Missing flags for which a rejected command has waited.
     needs_flags : Out(1)
         The command at the head waits for at least one flag.
     takes : Out(1)
-        In this cycle the command at the head proceeds to ``start``, with flags that it will take.
+        In this cycle the command at the head, which will take flags, proceeds to ``start``.
     goes : Out(1)
         ``start`` is valid in the next cycle, and was not in this one.
     removed : Out(1)
-        The command at the head has left the queue: it was started, or its rejection is known.
+        The command at the head has left the queue: it was started, or it is certain to be rejected.
     taken, given : Out(16)
-        Flags that the command takes as it starts, and sets as it ends.
+        Flags that the command takes when it starts, and flags that it sets when it ends.
     started, ended : Out(1)
-        The engine takes a command; offers an event, for the first time.
+        The engine takes a command; the engine offers an event, in the first such cycle.
     done, failed : Out(1)
-        A command of the program ends well, or otherwise.
+        A command of the program ends with OK; or it fails.
     tag : Out(16)
-        Tag of the command that was started last.
+        Tag of the most recently started command.
     loading : Out(1)
-        The loader is at work for this queue.
+        The loader is working for this queue.
     loaded : Out(1)
-        The command at the head has passed.
+        The command at the head has passed the check.
     run_of_program : Out(1)
-        The command that runs is one of the program.
+        The running command belongs to the program.
     known : Out(1)
-        Its end was seen.
+        The end of the running command has been seen.
     busy : Out(1)
-        A command of a program is at the head, or runs.
+        A command of a program is at the head, or is running.
     running, waiting : Out(1)
     """
 
@@ -159,7 +159,7 @@ class CommandControl(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        again = Signal()  # load again: refused while another command ran
+        again = Signal()  # load the command again, since it was refused while another command ran
         dropped = Signal()  # discard the command that is being loaded
         signal = Signal(16)
         late, never = Signal(), Signal()
@@ -184,7 +184,7 @@ class CommandControl(wiring.Component):
             self.busy.eq(
                 ((self.loading | self.loaded) & self.head_of_program) | (self.running & self.run_of_program)),
         ]
-        # A comparison takes a cycle, so the count is ahead by one; it counts only after the wait has begun.
+        # A comparison takes one cycle, so the count is ahead by one; it advances only after the wait has begun.
         m.d.sync += [
             late.eq((self.count >= self.timeout) & ~patient), never.eq(self.timeout == 0),
             was_waiting.eq(self.waiting),
@@ -273,7 +273,7 @@ class CommandControl(wiring.Component):
                     leave()
                     m.d.sync += [self.loading.eq(0), dropped.eq(0)]
                     m.next = "Alone"
-        # The outermost condition, so that it uses the flip-flop's own input.
+        # This is the outermost condition, so that it uses the flip-flop's own set or reset input.
         with m.If(self.removed | (drop & ~self.rejected)):
             m.d.sync += self.count.eq(1)
         return m

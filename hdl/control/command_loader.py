@@ -1,4 +1,4 @@
-"""Loader of commands, from memory to the heads of their queues, where each is checked."""
+"""Loader of commands from memory to the heads of their queues, where they are checked."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -13,34 +13,34 @@ from hdl.control.tenancy import tenancy_layout
 
 __all__ = ["WORDS", "CommandLoader", "words_loaded"]
 
-#: Words of a command that are loaded, unless :func:`words_loaded` adds one; the following words are reserved.
+#: Number of words that are loaded per command, unless :func:`words_loaded` adds one; the rest are reserved.
 WORDS = 12
 
-#: Word that is loaded first: words that control changes of other words, and waits, come early.
+#: Word that is loaded first, so that words that control waits, or changes of other words, come early.
 FIRST_WORD = 8
 
 
 def words_loaded(config):
-    """Words of a command that a node of this configuration loads; only few nodes need the last one, with
+    """Number of words per command that a node of this configuration loads; only a few nodes need the last one, with
     ``root_reduce``, ``format`` and ``entry``."""
     return WORDS + (config.role.root_reduce or config.role.broadcast_formats)
 
 
 class CommandLoader(wiring.Component):
-    """Load the next command of each queue in turn, and check it.
+    """Load and check the next command of each queue, one queue after another.
 
     One loader and one checker serve all queues, since a command is loaded while its predecessor runs. A command that
     is ``wanted`` while the loader is idle is ``granted`` in the same cycle, and its words are requested from the next
-    cycle on. Words of a command of a program are changed on the way: in the second queue, which has the ring, the
-    pass adds to the number of the collective, and in odd passes ``weight_stride`` is added to the weight base of a
-    command with ``alternate``.
+    cycle on. Words of a program's command are changed on the way: in the second queue, which uses the ring, the pass
+    adds to the number of the collective; and in odd passes, ``weight_stride`` is added to the weight base of commands
+    with ``alternate``.
 
-    The verdict is one of three, :attr:`latency` cycles after the grant for a QUIESCE, and later by the checker's
-    latency less one at most for any other command:
+    There are three verdicts. For a QUIESCE, the verdict follows the grant by :attr:`latency` cycles; for any other
+    command, it is later by at most the checker's latency minus one:
 
     - ``passed``, for one cycle;
-    - ``refused``, if the queue can use it at once (``deliver``): it and the loader are held until ``dismiss``;
-    - ``deferred``, for one cycle, if a refused command has a predecessor that still runs: it is loaded again later.
+    - ``refused``, if the queue can use it immediately (``deliver``): it and the loader are held until ``dismiss``;
+    - ``deferred``, for one cycle, if the predecessor of a refused command is still running: it is loaded again later.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class CommandLoader(wiring.Component):
     operations : tuple of OperationDescription
         Operations of the node.
     queues : int
-        Queues; between 1 and 3. A single one has no program.
+        Number of queues, 1 to 3. A single queue has no program.
 
     Members
     -------
@@ -57,31 +57,31 @@ class CommandLoader(wiring.Component):
         A queue has a command in memory, and its head is free.
     granted : Out(queues)
     serving, word : Out
-        Queue and address of the word that is read.
+        Queue and address of the word to be read.
     pushed_data : In(32)
-        Word at the address of the cycle before, of the oldest command that was pushed.
+        Word of the oldest pushed command, at the address given in the previous cycle.
     from_program : In(queues), with several queues
         The command belongs to the program.
     program_data : In(32), with several queues
-        Word at the address of the cycle before, of the program.
+        Word of the program, at the address given in the previous cycle.
     passes : In(array of pass_layout()), with several queues
     weight_stride : In(32), with several queues
     place : In(place_layout()), with several queues
         The node's position on the ring of its control words.
     heads : Out(array of command_layout())
-        A requested word is there three cycles later.
+        A requested word is available three cycles later.
     passed, refused, deferred : Out(queues)
     deliver : In(queues)
     dismiss : In(1)
     verdict : Out(verdict_layout())
-        While ``refused`` is high.
+        Valid while ``refused`` is high.
     rule, packed_state, tenancy : In
-        The last one in a node with tenants.
+        ``tenancy`` is present only in a node with tenants.
     checked : Out(checked_layout())
-        Settings of the verdict.
+        Settings that were used for the verdict.
     """
 
-    #: From the grant to the verdict on a QUIESCE, in a node that loads :data:`WORDS` words.
+    #: Cycles from the grant to the verdict on a QUIESCE, in a node that loads :data:`WORDS` words.
     latency = WORDS + 4
 
     def __init__(self, *, config, operations, queues=1):
@@ -122,12 +122,12 @@ class CommandLoader(wiring.Component):
         m = Module()
         m.submodules.checker = checker = CommandChecker(
             config=self._config, operations=self._operations, queues=self._queues)
-        asked = Signal()  # a word in this cycle
-        chosen = Signal(self._queues)  # bit of the queue
+        asked = Signal()  # a word is requested in this cycle
+        chosen = Signal(self._queues)  # one-hot: the queue
         stages = [(Signal(name=f"valid_{n}"), Signal.like(self.word, name=f"word_{n}")) for n in range(2)]
         value = Signal(32)  # word of the last stage
         shifted = Signal(32)
-        copy = Signal(command_layout())  # of the head that is being loaded, for the checker
+        copy = Signal(command_layout())  # copy of the head being loaded, for the checker
 
         before = (asked, self.word)
         for valid, word in stages:
@@ -193,7 +193,7 @@ class CommandLoader(wiring.Component):
         return m
 
     def _words(self, m, following, value, shifted, chosen):
-        """Join words of both memories into a register, and add the changes of the pass."""
+        """Join the words from both memories in a register, and add the changes for the pass."""
         if self._queues == 1:
             m.d.sync += value.eq(self.pushed_data)
             m.d.comb += shifted.eq(value)
@@ -210,7 +210,7 @@ class CommandLoader(wiring.Component):
         with m.If(of_program):
             with m.If((following == layout["weight_base"].offset // 32) & alternate & odd):
                 m.d.sync += addend.eq(self.weight_stride)
-            # Only the second queue has collectives.
+            # Only the second queue executes collectives.
             with m.If((following == layout["collective"].offset // 32) & chosen[1]):
                 m.d.sync += addend.eq(self.passes[1].collective << layout["collective"].offset % 32)
             if self._config.has_quorum:
@@ -223,7 +223,7 @@ class CommandLoader(wiring.Component):
         m.d.comb += shifted.eq(value + addend)
 
     def _choose(self, m, chosen):
-        """Grant the first wanted queue after the one served last."""
+        """Grant the first wanted queue after the queue that was served last."""
         queues = self._queues
         with m.Switch(self.serving):
             for latest in range(queues):

@@ -1,4 +1,4 @@
-"""Queues of commands, which are checked and held until they may run, and queue of their events."""
+"""Command queues, which check commands and hold them until they may run, and a queue of events."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -26,43 +26,43 @@ __all__ = ["CommandQueue"]
 
 
 class CommandQueue(wiring.Component):
-    """Queue commands, start each of them when it may run, and queue their events.
+    """Queue commands, start each command when it may run, and queue their events.
 
-    There are one to three queues. Commands of one queue run strictly one after the other, and commands of different
-    queues in parallel; events are in the order of the commands' ends, one per command. A pushed command goes to the
-    queue of its operation. While a command runs, the next one of its queue is loaded and checked
+    There are one to three queues. Commands in the same queue run strictly one after another, and commands in
+    different queues run in parallel. There is one event per command, in the order of the commands' ends. A pushed
+    command goes to the queue of its operation. While a command runs, the next one of its queue is loaded and checked
     (:class:`~hdl.control.command_checker.CommandChecker`); a command that fails the check is not run, and its event
-    gives the reason. A command that has passed waits until all flags in ``wait`` are set and its predecessor has
-    ended, is checked again if a setting has changed since, takes these flags, and is offered to the engine. When the
-    engine reports ``EventStatus.OK``, the flags in ``signal`` are set. A command with flags that are not set within
-    ``timeout`` cycles ends with ``WAIT_TIMEOUT``; the detail is the missing flags, and none is taken.
+    gives the reason. A command that has passed the check waits until all flags in ``wait`` are set and its
+    predecessor has ended. It is checked again if a setting has changed since, takes these flags, and is offered to
+    the engine. When the engine reports ``EventStatus.OK``, the flags in ``signal`` are set. If a command's flags are
+    not set within ``timeout`` cycles, it ends with ``WAIT_TIMEOUT`` and takes none; the detail is the missing flags.
 
-    With several queues each has a program, which ``run`` plays for a number of passes, after the commands pushed
-    before; commands pushed later wait until the program of their queue has ended. A command of a program also waits
-    for the commands of other queues that it comes ``after``, and ends with ``AFTER_TIMEOUT`` when they do not end in
-    time; the detail is ``after`` (15:0), ``lag`` (17:16) and the other queue (25:24). A command that does not end
+    If there are several queues, each has a program, which ``run`` executes for a number of passes, after all commands
+    that have already been pushed; commands pushed later wait until the program of their queue has ended. A command of
+    a program also waits for commands of other queues (``after``), and ends with ``AFTER_TIMEOUT`` if they do not end
+    in time; the detail is ``after`` (15:0), ``lag`` (17:16) and the other queue (25:24). A command that does not end
     with OK ends the run: commands not offered to an engine by then are not started, and have no event.
 
     In a node with control words a command of a program may also wait for commands of another node's queue
-    (:class:`~hdl.control.remote_after.RemoteAfter`); the detail of its ``AFTER_TIMEOUT`` has that queue, ``remote``
-    (18) and the node (23:20). A wait for commands restarts as long as another queue of this node runs a command,
-    and when another node reports that it computes: it times out only when neither makes progress.
+    (:class:`~hdl.control.remote_after.RemoteAfter`); the detail of its ``AFTER_TIMEOUT`` contains that queue,
+    ``remote`` (18) and the node (23:20). A wait for commands restarts as long as another queue of this node is
+    running a command, and when another node reports that it is working: it times out only if neither makes progress.
 
-    In a node that counts updates a command of the first queue's program starts only if its region of weights has the
-    number of updates that its pass requires (:class:`~hdl.features.programs.region_versions.RegionVersions`), and
-    ends with ``STALE`` otherwise; the detail is the present version (15:0) and the required one (31:16).
+    In a node that counts updates, a command of the first queue's program starts only if its region of weights has had
+    the number of updates that its pass requires (:class:`~hdl.features.programs.region_versions.RegionVersions`), and
+    ends with ``STALE`` otherwise; the detail is the current version (15:0) and the required version (31:16).
 
-    While ``link_reset`` is held, commands end with ``LINK_RESET`` instead of starting, including waiting ones: this
-    empties the queues, and ends a run.
+    While ``link_reset`` is held, commands end with ``LINK_RESET`` instead of starting, including commands that are
+    waiting: this empties the queues and ends a run.
 
-    ``start`` is valid :attr:`latency` cycles after an empty queue has taken the last word of a QUIESCE, and later by
-    the checker's latency less one at most for any other command. It is valid :attr:`gap` cycles at most after its
-    predecessor has offered its event, if it is loaded by then and waits for nothing else, and
+    ``start`` is valid :attr:`latency` cycles after an empty queue has taken the last word of a QUIESCE, and for any
+    other command, later by at most the checker's latency minus one. It is valid :attr:`gap` cycles at most after the
+    predecessor has offered its event, if the command is loaded by then and waits for nothing else, and
     :attr:`dependency_latency` cycles after the end of its last dependency.
 
-    A flag that is set while it is being taken stays set; of two commands that wait for one flag, only one takes it.
-    While the event queue is full, the next event waits in the engine, or here, and no further command is started: no
-    event is lost.
+    A flag that is set while it is being taken stays set. If two commands wait for the same flag, only one takes it.
+    While the event queue is full, the next event waits in the engine or here, and no other command is started, so
+    that no event is lost.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class CommandQueue(wiring.Component):
     operations : tuple of OperationDescription
         Operations of the node.
     depth : int
-        Capacity of each queue in commands, and of the event queue; between 1 and 255.
+        Capacity of each command queue and of the event queue, 1 to 255.
 
     Members
     -------
@@ -79,38 +79,38 @@ class CommandQueue(wiring.Component):
     full : Out(1)
         ``commands`` is not ready, since a queue has no room.
     start : Out(array of streams of command_layout())
-        Commands of each queue to its engines. The payload is stable while ``valid`` until it is taken.
+        Commands from each queue to its engines. The payload is stable from ``valid`` until it is taken.
     completions : In(array of streams of event_layout())
-        Events from the engines: exactly one for each command taken.
+        Events from the engines: exactly one for each command that was taken.
     events : Out(stream of 32 bits)
         Words of each event, to the host.
     rule : In(RULE)
-        Rule of the optimizer.
+        Update rule of the optimizer.
     packed_state : In(1)
         A word of state holds two elements.
     tenancy : In(tenancy_layout(config)), in a node with tenants
     checked : Out(array of checked_layout())
-        Settings for the command that each queue has started last or offers, which must run with them: the registers
-        may have changed since.
+        Settings for the command that each queue has started last or offers. The command must run with them, since the
+        registers may have changed in the meantime.
     link_reset : In(1)
     timeout : In(32)
-        Cycles that a command waits.
+        Maximum number of cycles that a command waits.
     weight_version : In(32)
-        Version in events of commands that were not run.
+        Weight version for events of commands that were not run.
     set_flags : In(16)
         Flags that the host sets in this cycle.
     flags : Out(16)
     last_error : Out(32)
-        First word of the latest event that was not OK.
+        First word of the latest event with a status other than OK.
     queue_status : Out(queue_status_layout())
         Status of all queues together.
     program : In(stream of program_word_layout()), with several queues
-        Words of programs, always ready; see :class:`~hdl.features.programs.program_memory.ProgramMemory`. Not during
-        a run.
+        Words of programs, always ready, but not during a run; see
+        :class:`~hdl.features.programs.program_memory.ProgramMemory`.
     run : In(stream of run_layout()), with several queues
         Ready unless a run is in progress.
     weight_stride : In(32), with several queues
-        Distance of the weights of odd passes, for commands with ``alternate``.
+        Distance to the weights of odd passes, for commands with ``alternate``.
     program_status : Out(program_status_layout()), with several queues
     trace : In(read_signature(512 // lanes, lanes)), with several queues
     node_time, trace_pointer : Out(32), with several queues
@@ -215,7 +215,7 @@ class CommandQueue(wiring.Component):
         return m
 
     def _queue(self, m, n, control, loader, ended):
-        """Connect the control of a queue with loader, engines and events."""
+        """Connect the control of a queue to the loader, the engines and the event queue."""
         settings, kept = Signal(checked_layout(), name=f"settings_{n}"), Signal(checked_layout(), name=f"kept_{n}")
         connect_stream(m, control.start, self.start[n])
         connect_stream(m, self.completions[n], ended.completions[n])
@@ -242,7 +242,7 @@ class CommandQueue(wiring.Component):
             m.d.sync += self.checked[n].eq(kept)
 
     def _flags(self, m, controls):
-        """Keep the flags; one queue at a time takes flags."""
+        """Hold the flags; only one queue takes flags at a time."""
         taken, signalled = Const(0, 16), Const(0, 16)
         for n, control in enumerate(controls):
             taken, signalled = taken | control.taken, signalled | control.given
@@ -252,8 +252,8 @@ class CommandQueue(wiring.Component):
         m.d.sync += self.flags.eq(self.flags & ~taken | signalled | self.set_flags)
 
     def _reject(self, m, controls, loader, ended, after, stale):
-        """Make the events of commands that are not run; ``after`` returns the detail of a queue's AFTER_TIMEOUT, and
-        ``stale`` is the detail of STALE."""
+        """Generate the events of commands that are not run; ``after`` returns the detail of a queue's AFTER_TIMEOUT,
+        and ``stale`` is the detail of STALE."""
         m.submodules.rejections = rejections = Rejections(queues=self._queues)
         connect_stream(m, rejections.o, ended.rejected)
         m.d.comb += [
@@ -279,11 +279,11 @@ class CommandQueue(wiring.Component):
         active = Cat(sequencer.active for sequencer in sequencers)
         running, stop = Signal(), Signal()
         taken = Signal()
-        run = Signal(run_layout())  # the current one
+        run = Signal(run_layout())  # the current run
 
         connect_stream(m, self.program, programs.program)
         wiring.connect(m, node=wiring.flipped(self.trace), trace=trace.read)
-        # The register is valid from the cycle after a run on, and falls a cycle late.
+        # The register is valid from the cycle after a run starts, and falls one cycle late.
         m.d.sync += running.eq(taken | (active | Cat(control.busy for control in controls)).any())
         m.d.comb += [
             self.run.ready.eq(~running),
@@ -317,7 +317,7 @@ class CommandQueue(wiring.Component):
         ready, stale, versions = self._versions(m, controls, loader, sequencers, taken=taken)
         for n, (control, sequencer) in enumerate(zip(controls, sequencers, strict=True)):
             m.submodules[f"sequencer_{n}"] = sequencer
-            settings = Signal(run_layout(), name=f"run_{n}")  # of a run, and the step of its passes
+            settings = Signal(run_layout(), name=f"run_{n}")  # settings of a run, and the step of its passes
             ahead = Signal.like(pushed.levels[n], name=f"ahead_{n}")  # commands that were pushed before the run
             head = loader.heads[n]
             m.d.comb += [
@@ -353,7 +353,7 @@ class CommandQueue(wiring.Component):
                 m.d.comb += [wait.after.eq(head[f"after_{index}"]), wait.lag.eq(head[f"lag_{index}"])]
 
         def after(n):
-            """Detail of an unmet dependency; of two, the one on this node, or on the lower queue."""
+            """Detail of an unmet dependency; if there are two, of the one on this node or on the lower queue."""
             head = loader.heads[n]
             here = [Cat(head[f"after_{index}"], head[f"lag_{index}"], Const(0, 6), Const(other, 8))
                     for index, other in enumerate(others(n, self._queues))]
@@ -365,15 +365,15 @@ class CommandQueue(wiring.Component):
         self._reject(m, controls, loader, ended, after, stale)
 
     def _versions(self, m, controls, loader, sequencers, *, taken):
-        """Connect the count of updates; return the queues that it is ready for, the detail of STALE, and versions for
-        the trace."""
+        """Connect the counting of updates; return the queues for which it is ready, the detail of STALE, and versions
+        for the trace."""
         traced = [Signal(13, name=f"version_{n}") for n in range(self._queues)]
         if not self._has_versions:
             m.d.comb += [control.right.eq(1) for control in controls]
             return Const((1 << self._queues) - 1, self._queues), Const(0, 32), traced
         m.submodules.versions = versions = self._config.programs.make_versions()
         computing, updating = controls[0], controls[1]
-        counted = Signal()  # the update that runs
+        counted = Signal()  # the running update is counted
 
         def region(n):
             head = loader.heads[n]
@@ -399,7 +399,7 @@ class CommandQueue(wiring.Component):
         return ready, Cat(versions.version, versions.expected), traced
 
     def _remote(self, m, controls, loader, sequencers, scoreboard, *, taken, run):
-        """Connect the comparison with counts of other nodes; return the dependencies on them that do not hold."""
+        """Connect the comparison with counts of other nodes; return dependencies on them that do not hold."""
         works = [control.running & ~control.known for control in controls]
         alive = Const(0, 1)
         missing = Const(0, self._queues)
@@ -419,7 +419,7 @@ class CommandQueue(wiring.Component):
                 self.signals.place.eq(loader.place),
                 self.signals.run.eq(run.number),
                 self.signals.done.eq(scoreboard.counts),
-                # Collectives have time-outs of their own.
+                # Collectives have their own time-outs.
                 self.signals.at_work.eq(Cat(work & control.run_of_program for work, control in zip(
                     works[:-1], controls[:-1], strict=True)).any()),
             ]

@@ -1,7 +1,7 @@
 """Description of an engine for a node and its command checker.
 
-An engine executes commands of a node. Its description names its operations, their memories, and its connections to
-memories and registers. :class:`~hdl.node.Node` is built from a list of descriptions, and
+An engine executes commands of a node. Its description lists its operations, the memories that they use, and its
+connections to memories and registers. :class:`~hdl.node.Node` is built from a list of descriptions, and
 :class:`~hdl.control.command_checker.CommandChecker` from their operations, so that neither depends on any engine.
 """
 
@@ -19,7 +19,7 @@ from hdl.control.source import Purpose, Source
 __all__ = ["BASES", "FAR", "EngineDescription", "Extent", "OperationDescription", "Reach", "at", "check_engines",
            "gate_signature", "operations_of"]
 
-#: Fields of a command that are bases in memories, in the order of their checks.
+#: Fields of a command that are base addresses in memories, in the order of their checks.
 BASES = ("gradient_base", "weight_base", "state_base")
 
 #: Memory of an extent that is reached through the node's far port.
@@ -46,15 +46,15 @@ class Extent:
     Parameters
     ----------
     base : str
-        Field of the command with the base: one of :data:`BASES`; an operation names each at most once.
+        Field of the command with the base address: one of :data:`BASES`; an operation uses each at most once.
     memory : str
         Name of a space of the node's :class:`~hdl.memory_map.MemoryMap`, or :data:`FAR`.
     reach : Reach
     packs : bool
-        Whether a word holds two elements while state is packed.
+        Whether each word holds two elements while state is packed.
     used : callable, optional
-        Takes the settings that a command is checked with (:func:`~hdl.control.registers.checked_layout`), and returns
-        a Value: whether the operation uses this memory under them. By default it always does.
+        Function of the settings that a command is checked with (:func:`~hdl.control.registers.checked_layout`). It
+        returns a Value: whether the operation uses this memory under them. By default it always does.
     """
 
     base: str
@@ -70,34 +70,34 @@ class Extent:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OperationDescription:
-    """One operation of an engine, as the checker compares it before the engine receives a command.
+    """One operation of an engine, with everything that the checker needs to check a command.
 
     Parameters
     ----------
     code : int
         ``operation`` of a command, 0 to 255.
     extents : tuple of Extent
-        Memories; each is compared with its base and the length. An operation that has none, and needs no other node,
-        is never refused.
+        Memories; each is compared with its base address and the length. An operation without extents that needs no
+        other node is never refused.
     on_ring : bool
-        Whether other nodes take part, so that port, size and rank must name a position in a ring.
+        Whether other nodes take part, so that port, size and rank must describe a position in a ring.
     has_root : bool
-        Whether ``root`` must name a node.
+        Whether ``root`` must be the rank of a node.
     is_root : bool, optional
-        Whether the root must be this node, in a ring of several, or must be another node; by default it may be any.
+        Whether the root must be this node, in a ring of several, or a different node; by default it may be any node.
     owned : bool
-        Whether ``root_reduce`` of a command makes ``root`` the owner of all groups, so that it must name a node.
+        Whether ``root_reduce`` of a command makes ``root`` the owner of all groups, so that it must be a node's rank.
     least : int
         Minimum length.
     refused : callable, optional
-        Takes the settings like ``Extent.used``, and returns a Value that refuses the command, an EventStatus, and the
-        detail.
+        Function of the settings, like ``Extent.used``. It returns whether the command is refused, as a Value, an
+        EventStatus, and the detail.
     refused_fields : callable, optional
-        Takes the command, and returns the same.
+        Function of the command, with the same result.
     queue : int, optional
-        Queue that executes it, in a node with several: 0 computes, 1 communicates. By default any queue may.
+        Queue that executes it, in a node with several queues: 0 computes, 1 communicates. By default any queue may.
     privileged : bool
-        Whether tenants are not allowed to use it.
+        Whether tenants are not allowed to use the operation.
     """
 
     code: int
@@ -122,7 +122,7 @@ class OperationDescription:
             raise ValueError(f"Extents of an operation must have different bases, not {', '.join(bases)}")
 
     def extent(self, base):
-        """Extent at a base, or None if the operation does not use it."""
+        """Extent with a given base, or None if the operation does not use it."""
         return next((extent for extent in self.extents if extent.base == base), None)
 
 
@@ -132,39 +132,39 @@ class EngineDescription:
 
     Its component has ``command`` (In, stream of :func:`~hdl.control.protocol.command_layout`), ``event`` (Out, stream
     of :func:`~hdl.control.protocol.event_layout`, one for each command) and ``count`` (Out, a struct with a member
-    for each counter that it adds to, named like the register in lower case). A path names a member of the component:
-    names and indices joined by dots, as in ``settings.clip`` or ``gradients_read.0``.
+    for each counter that it adds to, with the register's name in lower case). A path identifies a member of the
+    component: names and indices joined by dots, as in ``settings.clip`` or ``gradients_read.0``.
 
     Parameters
     ----------
     name : str
         Name of the submodule.
     make : callable
-        Makes the component.
+        Function that creates the component.
     operations : tuple of OperationDescription
     priority : int
-        Rank among the writers of a memory: writers of engines with a lower one are served first.
+        Priority among the writers of a memory: writers of engines with a lower number are served first.
     reads, writes : mapping of str to tuple of str
-        Paths of its ports at each memory: a port, or an array of ports. Readers of all engines
-        take turns, and the host comes last.
+        Paths of its ports to each memory: a port, or an array of ports. Readers of all engines take turns; the host
+        has the lowest priority.
     watches : mapping of str to str
-        Path of its interface to a memory that reports each row written, by any writer
+        Path of its interface to a memory that reports each row written by any writer
         (:func:`~hdl.memory.written_signature`).
     inputs : mapping of str to Source
-        Source of each further input, by the input's path.
+        Source of each additional input, by the input's path.
     outputs : mapping of Purpose to str
-        Path of each further output, by its purpose: a source for the other engines, a status for the register file,
-        or an interface to a unit of a feature. Each purpose has at most one engine.
+        Path of each additional output, by its purpose: a source for the other engines, a status for the register
+        file, or an interface to a unit of a feature. At most one engine serves each purpose.
     joins : mapping of str to str
-        Path of its interface to another engine, by a name; the other engine has its interface under the same name.
+        Path of its interface to another engine, by name; the other engine uses the same name for its interface.
     gates : mapping of int to str
-        Path of the gate that it has between a queue and the engines, by the number of the queue
-        (:func:`gate_signature`); at most one gate per queue.
+        Path of the gate that it inserts between a queue and the engines (:func:`gate_signature`), by queue number; at
+        most one gate per queue.
     links : mapping of str to str
-        Path of its port at each port of the node: ``ring_i``, ``ring_o``, and so on, and ``far``.
+        Path of its port for each port of the node: ``ring_i``, ``ring_o`` and so on, and ``far``.
     abandons : str, optional
-        Path of an output that is high while it abandons its requests to memories that answer late. By default it
-        takes all answers.
+        Path of an output that is high while the engine abandons its requests to memories with delayed answers. By
+        default it takes all answers.
     """
 
     name: str
@@ -182,35 +182,35 @@ class EngineDescription:
     abandons: str | None = None
 
     def ports(self, unit, kind, memory):
-        """Ports of its component at a memory; ``kind`` is ``read`` or ``write``."""
+        """Ports of the component to a memory; ``kind`` is ``read`` or ``write``."""
         for path in getattr(self, f"{kind}s").get(memory, ()):
             ports = at(unit, path)
             yield from ports if isinstance(ports, (list, tuple)) else [ports]
 
     @property
     def queue(self):
-        """Queue of the operations, in a node with several; None if any may carry them out."""
+        """Queue of the operations, in a node with several queues; None if any queue may execute them."""
         return next((operation.queue for operation in self.operations if operation.queue is not None), None)
 
 
 def gate_signature():
-    """Gate between a queue of commands and its engines, to hold and change commands.
+    """Gate between a command queue and its engines, which can hold and change commands.
 
     Members
     -------
     i : In(stream of command_layout())
-        Commands of the queue.
+        Commands from the queue.
     o : Out(stream of command_layout())
-        Commands for the engines. A command is taken from the queue when it is taken here.
+        Commands to the engines. A command is taken from the queue when an engine takes it.
     ended, good : In(1)
-        The queue takes the event of the command that was taken last; its status is OK.
+        The queue takes the event of the latest command; the status of the event is OK.
     """
     commands = stream.Signature(command_layout())
     return wiring.Signature({"i": In(commands), "o": Out(commands), "ended": In(1), "good": In(1)})
 
 
 def at(component, path):
-    """Member of a component that a path names."""
+    """Member of a component at a path."""
     value = component
     for step in path.split("."):
         value = value[int(step)] if step.isdecimal() else getattr(value, step)
@@ -224,7 +224,7 @@ def operations_of(engines):
 
 
 def check_engines(engines, config):
-    """Raise a ``ValueError`` unless engines can be combined in a node of a configuration.
+    """Raise a ``ValueError`` unless engines can be combined in a node of this configuration.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Queue of the events of a node, in the order of its commands' ends."""
+"""Queue of a node's events, in the order of the ends of its commands."""
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import stream, wiring
@@ -12,18 +12,18 @@ __all__ = ["EventQueue"]
 
 
 class EventQueue(wiring.Component):
-    """Queue the events of all queues, word by word.
+    """Store the events of all command queues in one queue, word by word.
 
-    An event takes four cycles, including the first cycle of its offer, if the queue has room and no other event is in
-    progress; it is taken with its last word. Events of a lower queue have priority, and events of commands that were
-    not run come last. ``ready`` of each input depends combinationally on ``valid`` of all.
+    An event takes four cycles, including the first cycle when it is offered, if the queue has room and no other event
+    is in progress; it is accepted with its last word. Events of a lower queue have priority, and events of commands
+    that were not run come last. ``ready`` of each input depends combinationally on ``valid`` of all inputs.
 
     Parameters
     ----------
     queues : int
-        Queues; between 1 and 3.
+        Number of command queues, 1 to 3.
     depth : int
-        Capacity in events; between 1 and 255.
+        Capacity in events, 1 to 255.
 
     Members
     -------
@@ -34,9 +34,9 @@ class EventQueue(wiring.Component):
     events : Out(stream of 32 bits)
         Words of each event, to the host.
     level : Out(range(depth + 1))
-        Complete events, including the one that the host is taking.
+        Number of complete events, including the one that the host is reading.
     last_error : Out(32)
-        First word of the latest event that was not OK.
+        First word of the latest event with a status other than OK.
     """
 
     def __init__(self, *, queues, depth):
@@ -66,8 +66,8 @@ class EventQueue(wiring.Component):
         kept = Signal(range(len(sources)))
         source = Signal(range(len(sources)))
         word = Signal(32)
-        first, bad = Signal(32), Signal()  # the first word of the event, and whether it is not OK
-        queued, popped = Signal(), Signal()  # with its last word
+        first, bad = Signal(32), Signal()  # first word of the event, and whether its status is not OK
+        queued, popped = Signal(), Signal()  # an event is queued, or popped, with its last word
 
         connect_stream(m, ended.o, self.events)
         m.d.comb += source.eq(kept)
@@ -85,7 +85,7 @@ class EventQueue(wiring.Component):
                     if n < self._queues:
                         with m.If(index == 0):
                             m.d.comb += word[-len(event.payload.queue):].eq(n)
-        # An event holds its offer until its last word, so that only registers decide when it is taken.
+        # An event is offered until its last word, so only registers decide when it is taken.
         m.d.comb += [
             ended.i.payload.eq(word),
             queued.eq(held & ended.i.ready & (index == EVENT_WORDS - 1)),

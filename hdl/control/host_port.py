@@ -21,10 +21,10 @@ __all__ = ["HostPort"]
 
 
 class HostPort(wiring.Component):
-    """Serve the host's requests one after the other; docs/protocol.md describes their packets.
+    """Serve the host's requests one after another; docs/protocol.md describes their packets.
 
-    Every request gets exactly one response, and any packet error leaves the next packet intact: words after an error
-    are dropped up to the word with ``last``. A request is checked before it has any effect, apart from the packet
+    Every request gets exactly one response, and a packet error does not affect the next packet: words after an error
+    are dropped up to the word with ``last``. A request is checked before it has any effect, except for the packet
     length of a write: its words are written as they arrive, and the response gives their number.
 
     A memory burst is requested :attr:`latency` cycles after the first word of its packet. Memories are read and
@@ -47,9 +47,9 @@ class HostPort(wiring.Component):
     memory_read : Out(signature of request: Out(stream of access_layout()), data: In(stream of word_layout()))
         The node answers each request with its ``count`` words; ``last`` is ignored. The range has been checked.
     memory_write : Out(signature of request: Out(stream of access_layout()), data: Out(stream of word_layout()))
-        Each request is followed by its words, with ``last`` on the last one. There are ``count`` of them, or fewer if
-        the packet was short. When the node takes the word with ``last``, all words must be written, or at least
-        precede any read of the memory from then on.
+        Each request is followed by its words, with ``last`` on the last one. There are ``count`` words, or fewer if
+        the packet was short. When the node takes the word with ``last``, all words must have been written, or must at
+        least precede any later read of the memory.
     commands : Out(stream of descriptor_layout())
         Words of commands. A packet that is too short or too long leaves a command without its last word.
     commands_full : In(1)
@@ -57,10 +57,10 @@ class HostPort(wiring.Component):
     events : In(stream of 32 bits)
         Words of events.
     program : Out(stream of program_word_layout()), with two queues
-        Headers and words of programs, which are never stalled. No program runs meanwhile, unless they are for the
-        idle bank; the queue exists in the node, and every command has a slot.
+        Headers and words of programs, which are never stalled. No program runs at the same time, unless they are for
+        the idle bank. It has been checked that the queue exists in the node and that every command has a slot.
     run : Out(stream of run_layout()), with two queues
-        Runs of a loaded model, while no program runs.
+        Runs of a loaded model, only while no program is running.
     program_status : In(program_status_layout()), with two queues
     banks : Out(BanksSignature()), with two banks of programs; runs begin two cycles later then
     running, busy, asked, found : In or Out, with tenants
@@ -106,20 +106,20 @@ class HostPort(wiring.Component):
         header = Signal(protocol.header_layout())
         address = Signal(32)
         self.ended = ended = Signal()  # the word with `last` has been taken
-        taken = Signal(16)  # payload words of the request so far
+        taken = Signal(16)  # number of payload words of the request so far
         dropped = Signal()  # there is no room for the command
         end = Signal(33)
         rooms = capacities(self._config)
         capacity = Signal(range(max(rooms) + 1))
         outside, status = Signal(), Signal(Status)
-        self.size = size = Signal(16)  # payload words of the response
-        sent = Signal(16)  # and the number of them that have been sent
-        left = Signal(16)  # remaining payload words, of the request and then of the response
-        settled = Signal()  # the memory of PING has had a cycle for its present address
+        self.size = size = Signal(16)  # number of payload words of the response
+        sent = Signal(16)  # number of payload words that have been sent
+        left = Signal(16)  # remaining payload words: of the request, then of the response
+        settled = Signal()  # the memory of PING has had a cycle to read its current address
         fetched = Signal()  # the register to be sent has been read
         take, send, final, registers = (Signal(name=name) for name in ("take", "send", "final", "registers"))
         access = Signal(protocol.access_layout())
-        loads = Signal()  # a program
+        loads = Signal()  # the request loads a program
 
         m.d.comb += [
             take.eq(word.valid & word.ready),
@@ -134,7 +134,7 @@ class HostPort(wiring.Component):
             self.commands.payload.data.eq(word.payload.data),
             self.commands.payload.first.eq(taken[:exact_log2(DESCRIPTOR_WORDS)] == 0),
             self.commands.payload.last.eq(final),
-            # Only one of the counts is not zero.
+            # At most one of the counts is not zero.
             self.bus.address.eq(address[:16] + (taken | sent)),
             self.bus.write_data.eq(word.payload.data),
             echo_write.addr.eq(taken),
@@ -145,7 +145,7 @@ class HostPort(wiring.Component):
         if self._programs:
             banked = self._config.has_banks
             asked, run = Signal(program_header_layout(banks=self._config.programs.banks)), Signal(run_layout())
-            second = Signal(32)  # word of a run
+            second = Signal(32)  # second word of a run
             third = Signal(32) if banked else word.payload.data
             m.d.comb += [
                 loads.eq(header.opcode == Opcode.LOAD_PROGRAM),
@@ -174,7 +174,7 @@ class HostPort(wiring.Component):
             m.d.sync += size.eq(words)
             m.next = "Header"
 
-        # A tenant gets the same status beyond its window as beyond the memory.
+        # A tenant gets the same status for an address beyond its window as beyond the memory.
         beyond = Mux(requester.bounded, requester.beyond, Status.BAD_ADDRESS) if requester else Status.BAD_ADDRESS
 
         def refuse(reason):
@@ -182,15 +182,15 @@ class HostPort(wiring.Component):
             m.next = "Drain"
 
         def expect_end(following):
-            """Count a word of the request's payload; the last one must be where the header has it."""
+            """Count a word of the request's payload; the last word must be where the header says."""
             m.d.sync += [taken.eq(taken + 1), left.eq(left - 1)]
             with m.If(word.payload.last != final):
                 refuse(Status.BAD_LENGTH)
             with m.Elif(final):
                 following()
 
-        with m.FSM() as self.states:  # for specifications, as size and end are
-            # Each takes a header word: a packet of one word has no other.
+        with m.FSM() as self.states:  # an attribute for the formal specifications, like size and ended
+            # Each state takes a header word: a packet of one word has no other word.
             for name, following in (("Tenant", "Opcode"), ("Opcode", "Dispatch"))[0 if requester else 1:]:
                 with m.State(name):
                     m.d.comb += word.ready.eq(1)
@@ -245,7 +245,7 @@ class HostPort(wiring.Component):
                         with m.Else():
                             m.next = "Address"
                     with m.Case(Opcode.WRITE_REGISTER, Opcode.WRITE_MEMORY):
-                        # In any case the response gives the number of words written.
+                        # In all cases the response gives the number of words written.
                         m.d.sync += size.eq(1)
                         with m.If((header.count == 0) | ended):
                             refuse(Status.BAD_LENGTH)
@@ -264,7 +264,7 @@ class HostPort(wiring.Component):
                     expect_end(lambda: respond(header.count))
 
             with m.State("Descriptor"):
-                # The last word completes the command, and is sent only if the packet ends where it should.
+                # The last word completes the command, so it is sent only if the packet ends where it should.
                 goes = ~dropped & (word.payload.last == final)
                 m.d.comb += [self.commands.valid.eq(word.valid & goes), word.ready.eq(self.commands.ready | ~goes)]
                 with m.If(take):

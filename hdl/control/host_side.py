@@ -1,4 +1,4 @@
-"""Host's side of a node, independent of its engines: its ports, and the wiring of the control units."""
+"""Host side of a node, independent of its engines: its ports, and the wiring of the control units."""
 
 from amaranth.hdl import Signal
 from amaranth.lib import stream, wiring
@@ -16,7 +16,7 @@ def host_members():
 
 
 def connect_host_side(m, node, *, host_port, registers, queue, access, weight_version, enable=None):
-    """Connect host port, registers, command queue and the host's access to memories.
+    """Connect host port, registers, command queue, and the host's access to memories.
 
     The node connects the optimizer's rule and the engines.
 
@@ -24,7 +24,7 @@ def connect_host_side(m, node, *, host_port, registers, queue, access, weight_ve
     ----------
     m : Module
     node : Component
-        A component with :func:`host_members`, or the unit between them and the host port.
+        A component with :func:`host_members`, or the unit between these members and the host port.
     host_port : HostPort
     registers : RegisterFile
     queue : CommandQueue
@@ -32,9 +32,9 @@ def connect_host_side(m, node, *, host_port, registers, queue, access, weight_ve
     access : HostAccess
         The full node's, or the int16 node's.
     weight_version : Value
-        Commands that have changed weights since reset.
+        Number of commands that have changed weights since reset.
     enable : Value, optional
-        Words of packets move only in its cycles; by default in all.
+        Whether words of packets may move in a cycle; by default they always may.
     """
     connect_stream(m, node.host_i, host_port.i)
     connect_stream(m, host_port.o, node.host_o)
@@ -64,7 +64,7 @@ def connect_host_side(m, node, *, host_port, registers, queue, access, weight_ve
 
 
 def connect_programs(m, *, host_port, registers, queue):
-    """Connect host port, registers and command queue of a node with programs, after :func:`connect_host_side`.
+    """Connect host port, registers and queue of a node with programs, after :func:`connect_host_side`.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def connect_programs(m, *, host_port, registers, queue):
         registers.program_status.eq(queue.program_status),
         registers.node_time.eq(queue.node_time),
         registers.trace_pointer.eq(queue.trace_pointer),
-        # A header of slot 0 of queue 0, whatever its model, and its bank.
+        # A header for slot 0 of queue 0, whatever its model and bank.
         registers.count.program_loads.eq(host_port.program.valid & header.first & ~first.any()),
         registers.count.program_runs.eq(host_port.run.valid & host_port.run.ready),
     ]

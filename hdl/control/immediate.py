@@ -1,4 +1,4 @@
-"""Runner of commands that take one cycle."""
+"""Runner for commands that take one cycle."""
 
 from amaranth.hdl import Module
 from amaranth.lib import data, stream, wiring
@@ -10,15 +10,15 @@ __all__ = ["ImmediateRunner", "counts_layout"]
 
 
 def counts_layout():
-    """Increments of the counters in a cycle, by the names of the registers."""
+    """Increments of the counters per cycle, by register name."""
     return data.StructLayout({"command_cycles": 1})
 
 
 class ImmediateRunner(wiring.Component):
-    """Run commands that take one cycle, one after the other, and report each by one event.
+    """Run commands that take one cycle, one after another, and report each by one event.
 
-    The event of a command is offered in the cycle after the acceptance, which is its only one, and the next command
-    is accepted in the cycle after the event. ``command.ready`` and ``event.valid`` are registers.
+    A command takes only the cycle after its acceptance, when its event is offered, and the next command is accepted
+    in the cycle after the event. ``command.ready`` and ``event.valid`` are registers.
 
     Members
     -------
@@ -26,7 +26,7 @@ class ImmediateRunner(wiring.Component):
     event : Out(stream of event_layout())
         Status OK, detail 0, one cycle.
     weight_version : In(32)
-        Version in the event.
+        Weight version for the event.
     count : Out(counts_layout())
     """
 

@@ -1,4 +1,4 @@
-"""Runner of commands that need no other node."""
+"""Runner for commands that need no other node."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
@@ -10,47 +10,47 @@ __all__ = ["CommandRunner"]
 
 
 class CommandRunner(wiring.Component):
-    """Run commands on a datapath, one after the other, and report each by one event.
+    """Run commands on a datapath, one after another, and report each by one event.
 
-    The datapath is held in reset between commands, and has a cycle between the end of its reset and :attr:`start`. A
-    command without length ends with OK at once, without starting it, unless ``always``.
+    The datapath is held in reset between commands, with one cycle between the end of reset and :attr:`start`. Unless
+    ``always``, a command without length ends with OK immediately, and does not start the datapath.
 
-    The acceptance of a command and :attr:`start` are two cycles apart, :attr:`done` or :attr:`bad` and the offer of
-    the event one; the next command is accepted in the cycle after the event. The event counts the cycles from the one
-    after the acceptance to the one of :attr:`done` or :attr:`bad`. While ``link_reset`` is high, a command that is
-    not done in this cycle ends in it.
+    :attr:`start` follows the acceptance of a command after two cycles, and the event is offered one cycle after
+    :attr:`done` or :attr:`bad`; the next command is accepted in the cycle after the event. The event counts cycles
+    from the cycle after the acceptance to the cycle of :attr:`done` or :attr:`bad`. While ``link_reset`` is high, a
+    command that is not done in the current cycle ends in it.
 
     Parameters
     ----------
     failure : EventStatus
         Status of a command that the datapath rejects.
     most : int
-        Largest :attr:`progress` in one cycle.
+        Maximum :attr:`progress` in one cycle.
     other : EventStatus, optional
-        Status of a command with the other kind of error.
+        Status of a command with a second kind of error.
     always : bool
-        Whether a command without length starts the datapath like any other.
+        Whether a command without length starts the datapath like any other command.
 
     Members
     -------
     command : In(stream of command_layout())
-        Command to run. Fields for the datapath must be sampled when it is taken.
+        Command to run. Fields for the datapath must be sampled when the command is taken.
     event : Out(stream of event_layout())
-        Its detail is the sum of :attr:`progress`, or :attr:`number` for a wrong command.
+        The detail is the sum of :attr:`progress`, or :attr:`number` for an invalid command.
     link_reset : In(1)
     weight_version : In(32)
-        Version in the event.
+        Weight version for the event.
     reset : Out(1)
-        Reset of the datapath; a register, since its fan-out is large.
+        Reset of the datapath; a register, because of its large fan-out.
     start : Out(1)
     progress : In(range(most + 1))
-        Counted while the command runs, including the cycle of :attr:`done`.
+        Progress of the command; summed while it runs, including the cycle of :attr:`done`.
     done, bad : In(1)
-        The command has ended with OK, or is wrong; the latter has precedence.
+        The command has ended with OK, or is invalid; the latter has precedence.
     number : In(32)
-        Position of the error in a wrong command.
+        Position of the error in an invalid command.
     is_other : In(1)
-        With ``bad``: the status is ``other``. Present with ``other`` only.
+        With ``bad``: the status is ``other``. Present only with ``other``.
     busy : Out(1)
         High in each cycle that the event counts.
     """
@@ -102,7 +102,7 @@ class CommandRunner(wiring.Component):
                         with m.If(self.command.payload.length == 0):
                             m.next = "Report"
 
-            # A memory's answers to the command before have passed when the datapath leaves its reset.
+            # A memory's answers to the previous command have passed by the time the datapath leaves its reset.
             with m.State("Settle"):
                 m.d.sync += self.reset.eq(0)
                 m.next = "Launch"

@@ -1,4 +1,4 @@
-"""Queues of a node, and the words of programs that host port and queues exchange."""
+"""Number of queues of a node, and layouts of the program words that host port and queues exchange."""
 
 from amaranth.lib import data
 
@@ -8,7 +8,7 @@ __all__ = ["DEPTH_MAX", "QUEUES_MAX", "bank_state_layout", "begins_bank", "check
 #: Maximum number of queues of a node.
 QUEUES_MAX = 3
 
-#: Maximum length of a program: counts of commands are compared modulo 2^16, see :mod:`hdl.control.scoreboard`.
+#: Maximum length of a program, since counts of commands are compared modulo 2^16: see :mod:`hdl.control.scoreboard`.
 DEPTH_MAX = 1024
 
 
@@ -20,30 +20,30 @@ def check_queues(queues, *, least=1):
 
 def program_header_layout(*, banks=1):
     """First word of a load: the queue, the slot of the first command that follows, and the program's number. In a
-    node with two banks ``idle`` selects the idle bank."""
+    node with two banks, ``idle`` selects the idle bank."""
     return data.StructLayout({"slot": 16, **({"queue": 7, "idle": 1} if banks > 1 else {"queue": 8}), "model": 8})
 
 
 def begins_bank(header):
-    """Whether a load begins the program of the idle bank."""
+    """Whether a load starts a new program in the idle bank."""
     return header.idle & (header.queue == 0) & (header.slot == 0)
 
 
 def program_word_layout():
-    """Word of a program: a :func:`program_header_layout` with ``first``, else a word of a command."""
+    """Word of a program: a :func:`program_header_layout` if ``first``, otherwise a word of a command."""
     return data.StructLayout({"data": 32, "first": 1})
 
 
 def program_status_layout():
     """State of the programs of a node.
 
-    ``running`` is high from a run to the end of its last command, ``stopped`` if the last run was ended by a command
-    that was not OK, and ``loaded`` if any program is not empty. ``model`` is the number of the program, and
-    ``passes`` the number of passes that the last queue has not issued.
+    ``running`` is high from the start of a run to the end of its last command, ``stopped`` if the last run was ended
+    by a command with a status other than OK, and ``loaded`` if any program is not empty. ``model`` is the number of
+    the program, and ``passes`` is the number of passes that the last queue has yet to issue.
     """
     return data.StructLayout({"running": 1, "stopped": 1, "loaded": 1, "reserved": 5, "model": 8, "passes": 16})
 
 
 def bank_state_layout():
-    """Number of the program of a bank, and whether any queue's program is not empty."""
+    """Number of the program in a bank, and whether any queue's program there is not empty."""
     return data.StructLayout({"model": 8, "loaded": 1})

@@ -1,7 +1,7 @@
 """Protocol between the host and a node: opcodes, status codes, descriptors and events.
 
-This module is the only source of truth for both sides; docs/protocol.md explains it in prose. A request and a
-response are packets of 32-bit words. Struct layouts below are the words of a packet in order, the first word lowest.
+This module is the only source of truth for both sides; docs/protocol.md explains it in prose. Requests and responses
+are packets of 32-bit words. The struct layouts below list the words of a packet in order, the first word lowest.
 """
 
 import enum
@@ -39,7 +39,7 @@ RESPONSE = 0x80
 
 
 class Opcode(enum.IntEnum):
-    """Request of the host."""
+    """Type of a request from the host."""
 
     PING = 1
     READ_REGISTER = 2
@@ -145,29 +145,29 @@ class EventFlag(enum.IntFlag):
 
 
 def header_layout():
-    """First word of a request and of a response: payload words, tag, opcode."""
+    """First word of a request and of a response: number of payload words, tag, opcode."""
     return data.StructLayout({"count": 16, "tag": 8, "opcode": 8})
 
 
 def access_layout():
-    """A memory access: ``count`` elements of memory ``space`` from element ``address`` on."""
+    """A memory access: ``count`` elements of memory ``space``, starting at element ``address``."""
     return data.StructLayout({"address": 28, "space": 4, "count": 16})
 
 
 def command_layout():
     """The sixteen words of a command descriptor.
 
-    Bases are element addresses and multiples of 32; ``length`` counts elements. ``wait`` names the flags that the
+    Bases are element addresses and multiples of 32; ``length`` counts elements. ``wait`` selects the flags that the
     command takes before it starts, ``signal`` the flags that it sets when it ends with OK. ``port`` selects the ring;
-    a node with one port has ring 0. ``collective`` is the number of the collective, which packets carry. Group j of
-    32 elements belongs to block (j + ``block_offset``) modulo ``size`` and starts j · ``stride`` groups after the
-    base. With ``remote`` the second pair of ``after`` and ``lag`` refers to ``unit_queue`` of the node of rank
-    ``unit``. ``region`` is the region of weights that a command of a program computes with or updates, and ``apart``
-    means that it has two copies (:mod:`hdl.features.programs.region_versions`). ``round`` makes a command part of a
-    quorum update; its number is the pass plus ``number``. ``format`` is the format of a BROADCAST's weights in a node
-    with several, and ``entry`` the entry in its table of counts (docs/ring/collective/formats.md). With
-    ``root_reduce`` all groups belong to ``root``. SWITCH has its setting in ``gradient_base``
-    (:func:`hdl.features.grid.switched_link.seats_layout`).
+    a node with one port has ring 0. ``collective`` is the number of the collective, which its packets carry. Group j
+    of 32 elements belongs to block (j + ``block_offset``) modulo ``size`` and starts j · ``stride`` groups after the
+    base. With ``remote``, the second pair of ``after`` and ``lag`` refers to queue ``unit_queue`` of the node with
+    rank ``unit``. ``region`` is the region of weights that a program's command computes with or updates, and
+    ``apart`` means that the region has two copies (:mod:`hdl.features.programs.region_versions`). ``round`` makes a
+    command part of a quorum update; the update's number is the pass plus ``number``. ``format`` is the format of a
+    BROADCAST's weights in a node with several formats, and ``entry`` is an entry in its table of counts
+    (docs/ring/collective/formats.md). With ``root_reduce``, all groups belong to ``root``. SWITCH has its setting in
+    ``gradient_base`` (:func:`hdl.features.grid.switched_link.seats_layout`).
     """
     return data.StructLayout({
         "operation": 8, "rank": 8, "size": 8, "port": 8,
@@ -189,12 +189,12 @@ def command_layout():
 
 
 def descriptor_layout():
-    """Word of a command descriptor: ``first`` always begins a descriptor, and ``last`` makes it a command."""
+    """Word of a command descriptor: ``first`` always starts a descriptor, ``last`` completes a command."""
     return data.StructLayout({"data": 32, "first": 1, "last": 1})
 
 
 def event_layout():
-    """The four words of an event; ``tag`` is the tag of the command, ``cycles`` its duration, ``queue`` its queue."""
+    """The four words of an event; ``tag`` and ``queue`` are the command's, and ``cycles`` is its duration."""
     return data.StructLayout({
         "tag": 16, "status": 8, "flags": 6, "queue": 2,
         "detail": 32,

@@ -1,4 +1,4 @@
-"""Queues of the commands that a host has pushed, one for each queue of a node."""
+"""Memory for the commands that a host has pushed, for each queue of a node."""
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -12,27 +12,27 @@ __all__ = ["PushedCommands", "queue_of"]
 
 
 def queue_of(operation, queues):
-    """Queue of a pushed command with an operation: the last queue, unless the operation names another."""
+    """Queue for pushed commands with an operation: the last, unless the operation specifies another."""
     return queues - 1 if operation.queue is None else min(operation.queue, queues - 1)
 
 
 class PushedCommands(wiring.Component):
-    """Memory of pushed commands, in a queue for each queue of the node.
+    """Memory of pushed commands, with a separate area for each queue of the node.
 
-    A command is kept as 16 words, and counts from the cycle after its last word was taken on. A word with ``first``
-    begins a new command in any case, and its operation selects the queue; operations allowed in any queue, and
-    operations that the node does not have, go to the last queue.
+    A command is stored as 16 words, and is in the queue from the cycle after its last word was taken. A word with
+    ``first`` always begins a new command, and its operation selects the queue; operations that are allowed in any
+    queue, or that the node does not have, go to the last queue.
 
-    ``data`` is the word of the oldest command at the address of the previous cycle.
+    ``data`` is the word of the oldest command at the address given in the previous cycle.
 
     Parameters
     ----------
     operations : tuple of OperationDescription
         Operations of the node.
     queues : int
-        Queues; between 1 and 3.
+        Number of queues, 1 to 3.
     depth : int
-        Commands in each queue; between 1 and 255.
+        Capacity of each queue in commands, 1 to 255.
 
     Members
     -------
@@ -44,9 +44,9 @@ class PushedCommands(wiring.Component):
         Queue, and position in its oldest command, of the word to read.
     data : Out(32)
     levels : Out(array of range(depth + 1))
-        Commands in each queue.
+        Number of commands in each queue.
     removed : In(queues)
-        The oldest command of a queue leaves it.
+        Pulse: the oldest command of a queue leaves it.
     """
 
     def __init__(self, *, operations, queues, depth):
@@ -78,7 +78,7 @@ class PushedCommands(wiring.Component):
             shape=32, depth=self._queues * slots * DESCRIPTOR_WORDS, init=[], attrs={"no_rw_check": 1})
         write, read = memory.write_port(), memory.read_port()
         word = self.commands.payload
-        position = Signal(range(DESCRIPTOR_WORDS))  # of the word from the host
+        position = Signal(range(DESCRIPTOR_WORDS))  # position of the word from the host, in its command
         at = Mux(word.first, 0, position)
         target = Signal.like(self.serving)  # queue of the word from the host
         chosen = Signal.like(self.serving)

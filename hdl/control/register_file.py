@@ -23,25 +23,25 @@ __all__ = ["RegisterBus", "RegisterFile", "queue_status_layout", "version_layout
 
 _COUNT = len(REGISTERS)
 
-#: Sources of values that come from the node during operation.
+#: Sources of register values that change during operation of the node.
 _LIVE = (Access.STATUS, Access.SET, Access.RESTORED)
 
 def version_layout():
-    """New value of WEIGHT_VERSION, for the one cycle with ``valid``."""
+    """New value of WEIGHT_VERSION, in the only cycle with ``valid``."""
     return data.StructLayout({"valid": 1, "value": 32})
 
 
 def queue_status_layout():
-    """Fields of STATUS from the command queue."""
+    """Fields of STATUS that come from the command queue."""
     return data.StructLayout({"running": 1, "waiting": 1, "commands": 8, "events": 8})
 
 
 class RegisterBus(wiring.Signature):
-    """Access to the register file, seen from the host port. Words are addressed.
+    """Access to the register file, from the host port's point of view, with word addresses.
 
-    ``request``, ``address``, ``write`` and ``write_data`` hold until ``done``, which comes at most
-    :attr:`RegisterFile.latency` cycles after the request. The next request may follow at once. In a node with tenants
-    ``write`` follows a permitted write request by one cycle.
+    ``request``, ``address``, ``write`` and ``write_data`` must be held until ``done``, which comes at most
+    :attr:`RegisterFile.latency` cycles after the request. The next request may follow immediately. In a node with
+    tenants, ``write`` follows a permitted write request by one cycle.
 
     Members
     -------
@@ -53,15 +53,15 @@ class RegisterBus(wiring.Signature):
     done : In(1)
         High for one cycle.
     read_data : In(32)
-        With ``done`` of a read, and until the next one: value of the register :attr:`RegisterFile.age` cycles before;
-        zero where there is none. Reading has no side effects.
+        Valid with ``done`` of a read, and until the next one: value of the register :attr:`RegisterFile.age` cycles
+        earlier, or zero if there is no register. Reading has no side effects.
     writable : In(1)
-        With ``done``: the register can be written.
+        With ``done``: the register is writable.
 
     Parameters
     ----------
     count : int
-        Registers of the node.
+        Number of registers of the node.
     """
 
     def __init__(self, count=_COUNT):
@@ -79,35 +79,35 @@ class RegisterBus(wiring.Signature):
 class RegisterFile(wiring.Component):
     """All registers of a node, built from :data:`REGISTERS`.
 
-    A memory holds the values that the host reads; values that the node itself needs, or counts, are in flip-flops as
-    well. Its rows are visited one after the other, each for four cycles: read, compare, subtract, write. Visits for
-    the host and for the counters alternate while the host has a request, so that neither waits for long.
+    A memory holds the values that the host reads; values that the node itself needs or counts are also in flip-flops.
+    The rows of the memory are visited one after another, each for four cycles: read, compare, subtract, write. While
+    the host has a request, visits for the host and for the counters alternate, so that neither waits for long.
 
-    A counter has just enough low bits not to wrap between two visits. A visit adds their advance since the last one
-    to the counter's row, so a counter is exact whenever it is read.
+    Flip-flops hold just enough low bits of a counter to avoid wrapping between two visits. Each visit adds their
+    advance since the last visit to the counter's row, so a counter is exact whenever it is read.
 
-    After reset, and after CONTROL.clear_counters for only the counters, every row up to the last counter is visited
-    once before any request of the host, and gets its initial value, which the upper half of the memory holds. Rows
-    after the counters belong to statuses, which the memory does not hold; after reset, a node with tenants begins
-    with the rows of its tenant registers, and wraps from the last row to the first.
+    After reset, every row up to the last counter is visited once before any request of the host, and gets its initial
+    value, which is stored in the upper half of the memory; CONTROL.clear_counters does this for only the counters'
+    rows. Rows after the counters belong to statuses, which are not stored in the memory. After reset, a node with
+    tenants begins with the rows of its tenant registers, and wraps from the last row to the first.
 
-    A value written is on its port with ``bus.done``; a count is added one cycle after its input. In addition to
-    ``bus``, the table defines the ports: an output for each setting, an input for each status.
+    A written value appears on its port with ``bus.done``; a count is added one cycle after its input. In addition to
+    ``bus``, the ports are defined by the table: an output for each setting, and an input for each status.
 
-    Registers that a node lacks (:func:`~hdl.control.registers.lacking`) have no ports, read zero, and ignore writes.
-    In a node with tenants :data:`~hdl.control.registers.TENANT_REGISTERS` follow, and in a node with slots
-    :data:`~hdl.control.registers.SLOT_REGISTERS` after them.
+    Registers that a node lacks (:func:`~hdl.control.registers.lacking`) have no ports, read as zero, and ignore
+    writes. The table is followed by :data:`~hdl.control.registers.TENANT_REGISTERS` in a node with tenants, and then
+    by :data:`~hdl.control.registers.SLOT_REGISTERS` in a node with slots.
 
     Parameters
     ----------
     config : Configuration
-        Configuration of the node, which gives the constants.
+        Configuration of the node, which determines the constants.
 
     Members
     -------
     bus : In(RegisterBus())
     link_reset : Out(1)
-        CONTROL.link_reset, held.
+        CONTROL.link_reset, as a level.
     optimizer : Out(4)
     gradient_scale, clip, weight_factor, learning_rate : Out(32)
     first_decay, first_gain, second_decay, second_gain, epsilon : Out(32)
@@ -116,31 +116,31 @@ class RegisterFile(wiring.Component):
         Bits of a binary32 number.
     timeout : Out(32)
     set_flags : Out(16)
-        Flags that the host sets, for one cycle.
+        Flags that the host sets; high for one cycle.
     flags : In(16)
     queue_status : In(queue_status_layout())
     weight_version, last_error : In(32)
     set_version : Out(version_layout()), with ``settable_version``
-        Value of WEIGHT_VERSION that the host sets; no update may end in that cycle.
+        New value of WEIGHT_VERSION from the host; no update may end in that cycle.
     weight_stride : Out(32)
     program_status, node_time, trace_pointer, link_delay, program_bank, program_set : In(32)
     gradient_stride, quorum, deadline, stale_weights_0 to stale_weights_2, resumed_set : Out
     slot_0, slot_1 : In(19)
     far_silent, far_lost : In(1), in a server
-        For STATUS, which keeps ``far_lost``.
+        Bits for STATUS, where ``far_lost`` is sticky.
     throttle_link, throttle_memory, throttle_host : Out(16)
     throttle_compute : Out(32)
     delay_link : Out(8)
     slot_position, time_test : Out(32), time, time_status : In(32), superframes : In(16), in a node with slots
     count : In(struct of one member per counter, in lower case)
-        Increment of each counter in this cycle, ``increment`` bits wide. CYCLES has no member, it counts by itself.
+        Increment of each counter in this cycle, ``increment`` bits wide. CYCLES has no member; it counts by itself.
     """
 
-    #: Cycles of a visit.
+    #: Number of cycles of a visit.
     _VISIT = 4
 
     age = 3
-    #: From a request to ``done``, unless rows are initialised: the rest of a visit, a counter's visit, its own.
+    #: Cycles from a request to ``done``, unless rows are initialised: rest of a visit, counter's visit, own visit.
     latency = 3 * _VISIT
 
     def __init__(self, *, config):
@@ -178,7 +178,7 @@ class RegisterFile(wiring.Component):
 
     @property
     def _first_row(self):
-        """First row to be initialised: in a node with tenants TENANT, and the order wraps around."""
+        """First row to be initialised: TENANT in a node with tenants, where the order wraps around."""
         return TENANT_REGISTERS[0].address if self._config.has("tenants") else 0
 
     def _lacks(self, entry):
@@ -215,8 +215,8 @@ class RegisterFile(wiring.Component):
         constants = self._constants()
         first, last = COUNTERS[0].address, COUNTERS[-1].address
         present = [entry for entry in self._table if not self._lacks(entry)]
-        # Between two visits of a counter every counter is visited, and the host as often; after reset, all initial
-        # rows.
+        # Between two visits of a counter, every counter and an equal number of host requests may be visited; after
+        # reset, all initial rows.
         longest = max(2 * self._VISIT * len(COUNTERS), self.initialisation)
         spans = {entry.name: bits_for(longest * ((1 << entry.increment) - 1))
                  for entry in COUNTERS if entry in present}
@@ -226,15 +226,15 @@ class RegisterFile(wiring.Component):
             shape=32, depth=2 * rows, init=[*[0] * rows, *initial], attrs={"no_rw_check": 1})
         read, write = memory.read_port(), memory.write_port()
 
-        index = Signal(address_bits, init=self._first_row)  # row that is visited
-        of_host, host_next = Signal(), Signal()  # the visit is for the host
+        index = Signal(address_bits, init=self._first_row)  # row being visited
+        of_host, host_next = Signal(), Signal()  # this visit, or the next one, is for the host
         # Next row to visit, unless the host requests one.
         turn = Signal(address_bits, init=self._first_row + 1)
-        beginning = Signal(init=1)  # rows are initialised
+        beginning = Signal(init=1)  # rows are being initialised
         clear_counters = Signal()
         writing = Signal()
         value = Signal(32)
-        low = Signal(max(spans.values()))  # bits of the counter
+        low = Signal(max(spans.values()))  # low bits of the counter
         moved = Signal.like(low)
 
         # Counts come from all over the node: a register here keeps their wires out of the counters' carry chains.
@@ -249,7 +249,7 @@ class RegisterFile(wiring.Component):
             lost = Signal()
             m.d.sync += lost.eq((lost & ~clear_counters) | self.far_lost)
             far = Cat(self.far_silent, lost, Const(0, 1))
-        live = {  # values that do not come from the memory
+        live = {  # values that are not read from the memory
             "STATUS": Cat(queue.running, queue.waiting, Const(0, 6), stalls, far, queue.commands, queue.events),
             "CONTROL": self.link_reset,
         }
@@ -264,7 +264,7 @@ class RegisterFile(wiring.Component):
                     entry.access in _LIVE or entry.width < 32):
                 live[entry.name] = getattr(self, entry.port)
 
-        # The memory keeps only the bits that these registers have, so that reading them takes no logic.
+        # The memory stores only the bits that these registers have, so that reading them needs no logic.
         own = {entry.name: (1 << entry.width) - 1 for entry in present if entry in TENANT_REGISTERS}
         masks = {entry.name: own.get(entry.name, (1 << 32) - 1) for entry in self._table}
 
@@ -276,7 +276,7 @@ class RegisterFile(wiring.Component):
             m.d.sync += self.set_version.valid.eq(0)
 
         def of_index(values):
-            """Select the value of the visited row from values by the names of registers."""
+            """Select the value for the visited row from values by register name."""
             return _choose(index, [values.get(entry.name, 0) for entry in self._table])
 
         writable = of_index({entry.name: 1 for entry in self._table if self._takes(entry)})
@@ -336,7 +336,7 @@ class RegisterFile(wiring.Component):
 
 
 def _choose(address, values):
-    """Value at ``address``, zero beyond the last one: a tree of multiplexers, which takes half of the LUTs of a
+    """Value at ``address``, or zero beyond the last value: a tree of multiplexers, which needs half the LUTs of a
     ``Switch`` and is faster.
     """
     for bit in address:

@@ -1,6 +1,6 @@
 """Registers of a node, in one table.
 
-:data:`REGISTERS` is the only description of a register. It defines the gateware of
+:data:`REGISTERS` is the only description of the registers. It defines the gateware of
 :mod:`hdl.control.register_file`, the typed accessors of :class:`host.driver.device.Device`, and docs/registers.md.
 """
 
@@ -43,7 +43,7 @@ class Access(enum.Enum):
 
 
 class Kind(enum.Enum):
-    """Meaning of the 32 bits to the host."""
+    """Interpretation of the 32 bits by the host."""
 
     UINT = "uint"
     FLOAT32 = "float32"
@@ -61,7 +61,7 @@ class Field:
         Lowest bit.
     width : int
     pulse : bool
-        Whether writing 1 acts once, and the field reads as 0.
+        Whether writing 1 triggers a single action; the field reads as 0.
     doc : str
     """
 
@@ -79,24 +79,24 @@ class Register:
     Parameters
     ----------
     name : str
-        In upper case; the port of the register file has the same name in lower case.
+        Name in upper case; the port of the register file has the same name in lower case.
     address : int
         Word address.
     access : Access
     kind : Kind
     width : int
-        Bits of the register, from bit 0 on; higher bits read as zero, and writes to them are ignored. For a counter
-        it is 32, see ``increment``.
+        Width of the register in bits, from bit 0; higher bits read as zero, and writes to them are ignored. For a
+        counter it is 32; see ``increment``.
     reset : int
         Value after reset, as bits.
     increment : int
-        Bits of a counter's increment per cycle.
+        Width in bits of a counter's increment per cycle.
     fields : tuple of Field
-        For a register of kind ``BITFIELD``.
+        Fields of a register of kind ``BITFIELD``.
     feature : str, optional
-        Name of the feature that a node needs to have it.
+        Name of the feature that a node needs to have the register.
     doc : str
-        One sentence or a few, for docs/registers.md.
+        One or more sentences for docs/registers.md.
     """
 
     name: str
@@ -116,12 +116,12 @@ class Register:
         return self.name.lower()
 
     def field(self, name):
-        """Field of a name."""
+        """Field with a given name."""
         return next(field for field in self.fields if field.name == name)
 
 
 def _table(*registers, first=0, feature=None):
-    """Registers at consecutive addresses, in the given order; all of one feature, or each with its own."""
+    """Registers at consecutive addresses, in the given order; all for one feature, or each with its own."""
     rows = [{"feature": feature} | row for row in registers]
     docs = [f"{row['doc']} In nodes with {row['feature']}." if row["feature"] else row["doc"] for row in rows]
     return tuple(Register(address=first + n, **row | {"doc": docs[n]}) for n, row in enumerate(rows))
@@ -149,7 +149,7 @@ def _counter(name, doc, **options):
 
 
 def _throttled(subject):
-    """Description of a rate: docs/estimate.md."""
+    """Documentation text for a throttle's rate; see docs/estimate.md."""
     return f"{subject}, in so many of 65,536 cycles; zero does not throttle."
 
 
@@ -417,8 +417,8 @@ def registers_of(config):
 
 
 def lacking(config):
-    """Names of the registers that a node lacks: registers of absent features, and names from :meth:`Feature.lacks
-    <hdl.feature.Feature.lacks>` of its own features."""
+    """Names of the registers that a node lacks: registers of absent features, and registers that :meth:`Feature.lacks
+    <hdl.feature.Feature.lacks>` of its own features returns."""
     absent = (entry.name for entry in registers_of(config) if entry.feature and not config.has(entry.feature))
     return frozenset(absent).union(*(feature.lacks(config) for feature in features_of(config)))
 
@@ -429,18 +429,18 @@ def _ports_of(config, access):
 
 
 def settings_of(config):
-    """Names of the register file's ports for a node's settings, from the host to units."""
+    """Names of the register file's ports for settings of a node, which the host writes for its units."""
     set_version = ["set_version"] if config.has("settable_version") else []
     return ["link_reset" if port == "control" else port for port in _ports_of(config, Access.SETTING)] + set_version
 
 
 def statuses_of(config):
-    """Names of the register file's ports for a node's statuses, from units to the host."""
+    """Names of the register file's ports for statuses of a node, which its units report to the host."""
     return [port for port in _ports_of(config, Access.STATUS) if port != "status"]
 
 
 def register(name):
-    """Register of a name; a ``KeyError`` lists the names."""
+    """Register with a given name; a ``KeyError`` lists the valid names."""
     try:
         return _BY_NAME[name]
     except KeyError:
@@ -448,7 +448,7 @@ def register(name):
 
 
 def fields_of(registers, name):
-    """Fields of a setting in a register file, by their names."""
+    """Fields of a setting in a register file, by name."""
     return {field.name: getattr(registers, name.lower())[field.bit:field.bit + field.width]
             for field in register(name).fields}
 
@@ -458,5 +458,5 @@ RULE = unsigned(register("OPTIMIZER").field("rule").width)
 
 
 def checked_layout():
-    """Settings that a command is checked with and must run with: they determine the memory it uses."""
+    """Settings used to check and to run a command: they determine the memory that it uses."""
     return data.StructLayout({"rule": RULE, "packed_state": 1})

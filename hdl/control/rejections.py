@@ -13,32 +13,32 @@ __all__ = ["Rejections", "rejection_layout"]
 
 
 def rejection_layout():
-    """A command that is not run: ``rejected`` until its event is taken, with the reason; ``count`` is its cycles of
-    waiting, plus one; ``missing`` are flags that were not set, and ``after`` is the detail of an unmet dependency."""
+    """A command that is not run, with the reason: ``rejected`` until its event is taken; ``count`` is its waiting
+    time in cycles plus one; ``missing`` are flags that were not set; ``after`` is an unmet dependency's detail."""
     return data.StructLayout({
         "rejected": 1, "reason": Rejection, "tag": 16, "count": 32, "missing": 16, "after": 32})
 
 
 class Rejections(wiring.Component):
-    """Make the events of commands that are not run, one queue at a time, the lowest first.
+    """Generate the events of commands that are not run, one queue at a time, lowest queue first.
 
-    An event is offered in the cycle after its rejection, and the next one at the earliest in the cycle after it was
-    taken. The reason must be stable until then.
+    An event is offered in the cycle after the rejection, and the next event is offered in the cycle after it was
+    taken, at the earliest. The reason must be stable until then.
 
     Parameters
     ----------
     queues : int
-        Queues; between 1 and 3.
+        Number of queues, 1 to 3.
 
     Members
     -------
     i : In(array of rejection_layout())
     verdict : In(verdict_layout())
-        Verdict of the checker on a command that it has refused.
+        The checker's verdict on a command that it has refused.
     stale : In(32)
-        Detail of STALE.
+        Detail for events with status STALE.
     weight_version : In(32)
-        Version in events.
+        Weight version for events.
     o : Out(stream of event_layout())
     taken : Out(queues)
         The event of a queue is taken in this cycle.
@@ -77,7 +77,7 @@ class Rejections(wiring.Component):
                 m.d.comb += [status.eq(EventStatus.AFTER_TIMEOUT), detail.eq(chosen.after)]
             with m.Case(Rejection.STALE):
                 m.d.comb += [status.eq(EventStatus.STALE), detail.eq(self.stale)]
-        # A register keeps the choice and the subtraction out of the path to the memory of events.
+        # A register keeps the selection and the subtraction out of the path to the event memory.
         with m.If(~self.o.valid):
             m.d.sync += [
                 self.o.valid.eq(chosen.rejected), event.tag.eq(chosen.tag), event.status.eq(status),

@@ -1,4 +1,4 @@
-"""Waits for commands of other nodes, which must be done before a command may start."""
+"""Dependencies on commands of other nodes, which must be done before a command may start."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -11,34 +11,34 @@ from hdl.control.source import Interface
 
 __all__ = ["SIGNALS", "RemoteAfter", "remote_layout", "signals_signature"]
 
-#: Interface of control words to the queues of commands (:func:`signals_signature`).
+#: Interface between control words and command queues (:func:`signals_signature`).
 SIGNALS = Interface("signals")
 
 
 def remote_layout():
-    """Dependency of a ``remote`` command: ``after`` commands of ``queue`` of node ``unit`` must be done, ``lag``
-    passes before this one."""
+    """Dependency of a ``remote`` command: node ``unit`` must have done ``after`` commands of ``queue`` in the pass
+    ``lag`` passes earlier."""
     return data.StructLayout({"after": 16, "lag": 2, "queue": 2, "remote": 1, "unit": 4})
 
 
 def signals_signature(queues):
-    """Interface between the queues of commands and the units of control words, as the queues see it.
+    """Interface between command queues and the units for control words, from the queues' point of view.
 
     Members
     -------
     place : Out(place_layout())
     run : Out(6)
-        Number of the run; 0 if there was none since the links were reset.
+        Number of the run; 0 if there has been no run since the links were reset.
     done : Out(array of 16 bits)
-        Commands done in each queue in this run.
+        Number of commands done in each queue during this run.
     at_work : Out(1)
-        A queue without collectives runs a command of a program.
+        A queue without collectives is running a command of a program.
     of_node, of_queue : Out
-        Count that is requested.
+        Node and queue of the requested count.
     count : In(16), current : In(1)
-        That count, a cycle later, and whether it is of this run.
+        The requested count, one cycle later, and whether it belongs to this run.
     alive : In(1)
-        Pulse: some node of the ring is at work, this one or another.
+        Pulse: some node of the ring is working, possibly this one.
     """
     return wiring.Signature({
         "place": Out(place_layout()),
@@ -54,29 +54,29 @@ def signals_signature(queues):
 
 
 class RemoteAfter(wiring.Component):
-    """Compare counts of other nodes with the counts that heads of queues need.
+    """Compare counts of other nodes with the counts that are needed by commands at the heads of queues.
 
-    All nodes of a ring have programs of the same lengths, so passes of all nodes have the same number of commands. A
-    dependency on ``after`` commands of a queue's program, ``lag`` passes back, holds once that node has reported (p -
-    lag) · length + after finished commands of the run, in pass p of this queue. A dependency before the first pass,
-    or with ``after`` = 0, holds at once; with ``after`` above 16,383 it never does.
+    All nodes of a ring have programs of the same lengths, so passes of all nodes have the same number of commands. In
+    pass p of this queue, a dependency on ``after`` commands of a queue's program, ``lag`` passes back, holds when
+    that node has reported (p - lag) · length + after finished commands in the run. A dependency on a pass before the
+    first, or with ``after`` = 0, holds immediately; with ``after`` above 16,383, it never holds.
 
-    Queues take turns. ``missing`` is valid :attr:`settling` cycles after a head has changed, or a pass has begun, and
-    falls :attr:`latency` cycles at most after the count could be read.
+    Queues are served in rotation. ``missing`` is valid :attr:`settling` cycles after a head has changed, or a pass
+    has begun, and falls :attr:`latency` cycles at most after the count could be read.
 
     Parameters
     ----------
     queues : int
-        Queues; between 2 and 3.
+        Number of queues, 2 or 3.
 
     Members
     -------
     clear : In(1)
-        A run begins.
+        Pulse: a run begins.
     lengths : In(array of 16 bits)
-        Commands in the program of each queue.
+        Number of commands in the program of each queue.
     begins : In(queues)
-        A queue begins its next pass.
+        Pulse: a queue begins its next pass.
     early, bases : In
         Outputs of the :class:`~hdl.control.scoreboard.Scoreboard`.
     after : In(array of remote_layout())
@@ -84,7 +84,7 @@ class RemoteAfter(wiring.Component):
     of_node, of_queue : Out, count, current : In
         See :func:`signals_signature`.
     missing : Out(queues)
-        The dependency does not hold.
+        The dependency of a queue's command does not hold.
     """
 
     def __init__(self, *, queues):
@@ -115,14 +115,14 @@ class RemoteAfter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         queues = range(self._queues)
-        own = Signal(data.ArrayLayout(16, self._queues))  # commands of a queue in the passes before its current one
+        own = Signal(data.ArrayLayout(16, self._queues))  # commands of a queue in all passes before the current one
         for n in queues:
             with m.If(self.clear):
                 m.d.sync += own[n].eq(0)
             with m.Elif(self.begins[n]):
                 m.d.sync += own[n].eq(own[n] + self.lengths[n])
 
-        # First the queue to be served, then the required count, then the actual count: a stage of registers each.
+        # Three register stages: the queue to be served, the required count, and the actual count.
         turns = [Signal(range(self._queues), name=f"turn_{stage}") for stage in range(3)]
         turn, summed, asked = turns
         m.d.sync += [turn.eq(Mux(turn == self._queues - 1, 0, turn + 1)), summed.eq(turn), asked.eq(summed)]
@@ -137,7 +137,7 @@ class RemoteAfter(wiring.Component):
                         with m.If(pair.queue == other):
                             m.d.comb += base.eq(self.bases[n][index])
         back, total, target = Signal(16), Signal(16), Signal(16)
-        free, never = (Signal(2, name=name) for name in ("free", "never"))  # of the two later stages
+        free, never = (Signal(2, name=name) for name in ("free", "never"))  # flags for the two later stages
         m.d.sync += [
             back.eq(Mux(pair.lag[0], length, 0) + Mux(pair.lag[1], length << 1, 0)),
             total.eq(base + pair.after),

@@ -1,4 +1,4 @@
-"""Rights of the tenant that sends a request, and capacities of the spaces that requests name."""
+"""Rights of the tenant that sends a request, and capacities of the spaces that requests can name."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -14,14 +14,14 @@ from hdl.memory_map import MAX_SPACES
 
 __all__ = ["PATIENCE", "Requester", "capacities"]
 
-#: Maximum number of cycles that a tenant's POP_EVENT waits, so that it does not block other tenants for longer.
+#: Maximum number of cycles that a tenant's POP_EVENT waits, so that it does not block other tenants for too long.
 PATIENCE = (1 << 16) - 1
 
 _WIDTH = MAX_TENANTS.bit_length()
 
 
 def capacities(config):
-    """Words in each memory space of requests, in the register file, and in a queue's program."""
+    """Number of words in each memory space of requests, in the register file, and in a queue's program."""
     words = config.memory_map.words
     programs = [DESCRIPTOR_WORDS * config.programs.depth] if config.programs else []
     return [*words, *[0] * (MAX_SPACES - len(words)), len(registers_of(config)), *programs]
@@ -30,17 +30,17 @@ def capacities(config):
 class Requester(wiring.Component):
     """Check a request against the rights of its tenant.
 
-    The first word of a packet is the tenant's number, or that of the privileged host. A tenant may always PING, and
-    read and write its windows of memory. All else is for the tenant that the node executes, except some registers: it
-    reads and writes none of :data:`~hdl.control.registers.TENANT_REGISTERS`, and does not write
-    :data:`~hdl.control.registers.PRIVILEGED`. The privileged host may do everything; it writes the former only while
-    the node is not busy. Outputs are combinational, but for :attr:`asked`, :attr:`permits` and :attr:`over`.
+    The first word of a packet is the number of the tenant, or of the privileged host. A tenant may always send PING,
+    and read and write its memory windows. All other requests are only for the tenant that the node is executing,
+    except for some registers: it may not access :data:`~hdl.control.registers.TENANT_REGISTERS`, nor write
+    :data:`~hdl.control.registers.PRIVILEGED`. The privileged host may do everything, but writes tenant registers only
+    while the node is not busy. Outputs are combinational, except :attr:`asked`, :attr:`permits` and :attr:`over`.
 
     :attr:`moved` follows :attr:`found` one cycle later, and :attr:`permits` the first cycle of :attr:`request`: the
-    register file writes no earlier than two cycles after that.
+    register file writes at least two cycles later.
 
-    A server belongs to the model owner: there, a tenant may only PING. The privileged host sends it commands on
-    behalf of the tenant that is executed.
+    A server belongs to the model owner: there, a tenant may only send PING. The privileged host sends commands to the
+    server on behalf of the tenant being executed.
 
     Parameters
     ----------
@@ -51,42 +51,42 @@ class Requester(wiring.Component):
     word : In(32)
         Word of the packet.
     take : In(1)
-        It is the first word, and is taken.
+        The word is the first one of its packet, and is taken.
     opcode : In(8)
         Opcode of the request.
     place : In(32)
         First word after the header.
     asks : In(1)
-        The window in the space of :attr:`place` is requested.
+        The window in the space given by :attr:`place` is requested.
     address : In(range(registers))
-        Address of the register that is written.
+        Address of the register to be written.
     request : In(1)
-        A request to the register file, with a stable address; two requests have a cycle in between.
+        A request to the register file, with a stable address. There must be one idle cycle between requests.
     left : In(16)
-        Cycles of a wait for an event, counted down from :data:`~hdl.control.protocol.EVENT_WORDS` past 0.
+        Cycles waited for an event, counted down from :data:`~hdl.control.protocol.EVENT_WORDS` past 0.
     running : In(2)
-        Tenant that the node executes.
+        Tenant that the node is executing.
     busy : In(1)
-        A command, or a program, is in the node.
+        The node has a command or a program.
     foreign : Out(1)
-        The request is not for this tenant.
+        The tenant may not make this request.
     bounded : Out(1)
-        The request is a tenant's for memory or registers, with :attr:`room`.
+        The request is from a tenant, for memory or registers, and limited by :attr:`room`.
     room : Out(26)
-        Number of words, or registers, of the tenant.
+        Number of words or registers available to the tenant.
     beyond : Out(Status)
         Status of a request beyond :attr:`room`.
     moved : Out(28)
-        Address in memory of :attr:`place`, which is an address in the window.
+        Address in memory for the address in :attr:`place`, which is relative to the window.
     permits : Out(1)
-        The register may be written. Valid from the second cycle of a request to the cycle after it, and else low.
+        The register may be written. Valid from the second cycle of a request until the cycle after it, otherwise low.
     reason : Out(Status)
-        Reason for a refusal.
+        Status for a request that is refused.
     over : Out(1)
         A tenant's wait for an event has reached its maximum.
     asked : Out(asked_layout())
     found : In(found_layout())
-        Window of the tenant in the space of :attr:`place`.
+        Window of the tenant in the space given by :attr:`place`.
     """
 
     def __init__(self, *, config):
@@ -105,7 +105,7 @@ class Requester(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         tenant = Signal(_WIDTH, init=MAX_TENANTS)
-        with m.If(self.take):  # an unassigned number is no tenant
+        with m.If(self.take):  # a number that is not assigned becomes no tenant
             m.d.sync += tenant.eq(Mux(self.word < MAX_TENANTS, self.word, MAX_TENANTS))
 
         def is_one(*opcodes):

@@ -8,65 +8,65 @@ from hdl.control.program_layouts import check_queues
 
 __all__ = ["AFTER_MAX", "LEAD_MAX", "Scoreboard", "after_layout", "others"]
 
-#: Maximum number of passes by which a queue may be ahead of another one.
+#: Maximum number of passes that a queue may be ahead of another queue.
 LEAD_MAX = 15
 
-#: Largest ``after`` that can hold.
+#: Largest value of ``after`` that can hold.
 AFTER_MAX = (1 << 14) - 1
 
 
 def others(queue, queues):
-    """Queues that the pairs {after, lag} of a command refer to, in the order of the pairs."""
+    """Queues that a command's pairs of ``after`` and ``lag`` refer to, in the order of the pairs."""
     return [other for other in range(queues) if other != queue]
 
 
 def after_layout():
-    """Dependency of a command: ``after`` commands of the other queue must be done, ``lag`` passes before this one."""
+    """Dependency of a command on another queue: ``after`` commands must be done, ``lag`` passes earlier."""
     return data.StructLayout({"after": 16, "lag": 2})
 
 
 class Scoreboard(wiring.Component):
-    """Count the commands done in each queue, and compare with the counts that heads of queues need.
+    """Count the commands done in each queue, and compare with the counts needed by heads of queues.
 
-    A dependency on ``after`` commands of another queue's program, ``lag`` passes back, holds once that queue has done
-    (p - lag) · length + after commands of the run, in pass p of this queue. A dependency before the first pass, or
-    with ``after`` = 0, holds at once; with ``after`` above 16,383 it never does. Counts are never decremented: they
-    are 16 bits wide and compared modulo 2^16. A queue is ``held`` at the start of a pass while it is :data:`LEAD_MAX`
-    passes ahead of another one, so that counts are never 2^15 apart.
+    In pass p of this queue, a dependency on ``after`` commands of another queue's program, ``lag`` passes back, holds
+    when that queue has done (p - lag) · length + after commands of the run. A dependency on a pass before the first,
+    or with ``after`` = 0, holds immediately; with ``after`` above 16,383, it never holds. Counts are never
+    decremented: they are 16 bits wide and compared modulo 2^16. A queue is ``held`` at the start of a pass while it
+    is :data:`LEAD_MAX` passes ahead of another queue, so that counts are never 2^15 apart.
 
     ``holds`` is valid :attr:`settling` cycles after a head has changed, or a pass has begun, and rises
-    :attr:`latency` cycles after the ``done`` that it waited for.
+    :attr:`latency` cycles after the ``done`` that it was waiting for.
 
     Parameters
     ----------
     queues : int
-        Queues; between 2 and 3.
+        Number of queues, 2 or 3.
 
     Members
     -------
     clear : In(1)
-        A run begins: all counts become zero.
+        Pulse: a run begins, and all counts become zero.
     active : In(queues)
         A queue has commands to start.
     lengths : In(array of 16 bits)
-        Commands in the program of each queue.
+        Number of commands in the program of each queue.
     begins : In(queues)
-        A queue begins its next pass.
+        Pulse: a queue begins its next pass.
     done : In(queues)
-        A command of a queue's program has ended with OK.
+        Pulse: a command of a queue's program has ended with OK.
     after : In(array of arrays of after_layout())
-        Dependencies of the command at the head of each queue, on the :func:`others` in their order.
+        Dependencies of the command at the head of each queue, on the queues of :func:`others` in their order.
     holds : Out(queues)
         All dependencies of the command hold.
     missing : Out(array of queues - 1 bits)
         Dependencies that do not hold.
     held : Out(queues)
     counts : Out(array of 16 bits)
-        Commands done in each queue.
+        Number of commands done in each queue.
     early : Out(array of 2 bits)
-        Passes that each queue has begun before its current one; 3 or more as 3.
+        Number of passes that each queue has begun before its current one; at most 3.
     bases : Out(array of arrays of 16 bits)
-        Commands of the other queues in those passes.
+        Number of commands of the other queues in these passes.
     """
 
     settling = 3
@@ -113,7 +113,7 @@ class Scoreboard(wiring.Component):
         return m
 
     def _dependency(self, m, queue, index, other, early):
-        """Compare the count of another queue with the count that the head of a queue needs."""
+        """Compare the count of another queue with the count that is needed by the head of a queue."""
         suffix = f"{queue}_{other}"
         pair = self.after[queue][index]
         base = self.bases[queue][index]
@@ -137,7 +137,7 @@ class Scoreboard(wiring.Component):
     def _leads(self, m, lower, upper):
         """Whether the lower of two queues is too far ahead of the upper, and vice versa."""
         width = LEAD_MAX.bit_length() + 1
-        lead = Signal(width, name=f"lead_{lower}_{upper}")  # passes of the lower before the upper, signed
+        lead = Signal(width, name=f"lead_{lower}_{upper}")  # signed: passes of the lower ahead of the upper
         up, down = self.begins[lower], self.begins[upper]
         with m.If(self.clear):
             m.d.sync += lead.eq(0)

@@ -1,4 +1,4 @@
-"""Sequencer of a queue's program: one command after the other, pass after pass."""
+"""Sequencer for a queue's program: one command after another, pass after pass."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -8,23 +8,23 @@ from hdl.control.program_layouts import DEPTH_MAX
 
 __all__ = ["RUN_BITS", "Sequencer", "pass_layout", "place_layout", "run_layout"]
 
-#: Bits of the number of a run, which distinguishes reports of nodes in successive runs.
+#: Width in bits of a run's number, which distinguishes reports by nodes in successive runs.
 RUN_BITS = 6
 
 
 def place_layout():
-    """Position of a node: its rank, and the nodes of the ring; ``size`` is 0 if unknown."""
+    """Position of a node: its rank and the size of the ring; ``size`` is 0 if unknown."""
     return data.StructLayout({"rank": 4, "size": 5})
 
 
 def run_layout():
     """The three words of a run.
 
-    ``passes`` is the number of passes, ``parity`` the parity of the first, and ``model`` the number of the program.
-    Numbers of collectives begin at ``collective`` and increase by ``collectives`` with each pass. ``number`` is the
-    run's, the same on all nodes of a ring, and ``rank`` and ``size`` are the node's position there: all are for waits
-    for other nodes. With number 0 a node reports nothing to the other nodes. ``first`` is the number of passes before
-    this run since weights were written, which versions are compared with; a run with 0 restarts their count.
+    ``passes`` is the number of passes, ``parity`` the parity of the first pass, and ``model`` the number of the
+    program. Numbers of collectives start at ``collective`` and increase by ``collectives`` with each pass. ``number``
+    is the run's number, the same on all nodes of a ring, and ``rank`` and ``size`` give the node's position there:
+    all are for waits for other nodes. With number 0, a node reports nothing to other nodes. ``first`` is the number
+    of passes between the last write of weights and this run, for comparison with versions; 0 restarts their count.
     """
     return data.StructLayout({
         "passes": 16, "model": 8, "parity": 1, "number": RUN_BITS, "reserved_0": 1,
@@ -34,40 +34,40 @@ def run_layout():
 
 
 def pass_layout():
-    """Changes of a pass to its commands: ``odd`` selects the second of two weight bases, ``collective`` is added.
-    ``number`` counts passes since weights were written."""
+    """Changes that a pass makes to its commands: ``odd`` selects the second of two weight bases, and ``collective``
+    is added. ``number`` counts passes since weights were written."""
     return data.StructLayout({"odd": 1, "collective": 16, "number": 16})
 
 
 class Sequencer(wiring.Component):
-    """Position in the program of a queue, and in the passes of a run.
+    """Track the position in a queue's program and in the passes of a run.
 
     In the cycle after ``start``, ``active`` is high if there is anything to do, and ``slot`` is the first command.
-    One cycle after ``advance``, ``slot`` is the next command, after the last one the first of the next pass, and
-    ``active`` falls after the last command of the last pass. One cycle after ``stop`` it is low in any case.
+    One cycle after ``advance``, ``slot`` is the next command; the last command is followed by the first one of the
+    next pass. ``active`` falls after the last command of the last pass, and in any case one cycle after ``stop``.
 
     Parameters
     ----------
     depth : int
-        Commands of a program; between 1 and 1,024.
+        Maximum number of commands in a program, 1 to 1,024.
 
     Members
     -------
     start : In(1)
-        A run begins; nothing is active.
+        Pulse: a run begins; only while not ``active``.
     run : In(run_layout())
-        In the cycle of ``start``; ``collectives`` as long as the sequencer is active.
+        Valid in the cycle of ``start``; ``collectives``, as long as the sequencer is active.
     length : In(16)
-        Commands of the program; does not change while the sequencer is active.
+        Number of commands in the program; must not change while the sequencer is active.
     advance : In(1)
-        The command has been started, or will not be.
+        The command has been started, or will not be started.
     stop : In(1)
     active : Out(1)
         There is a command to start.
     slot : Out(range(depth))
     current : Out(pass_layout())
     passes : Out(16)
-        Passes to go, the current one included.
+        Number of remaining passes, including the current one.
     begins : Out(1)
         Another pass follows; high together with ``advance``.
     """
@@ -91,7 +91,7 @@ class Sequencer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         final = Signal()  # the last command of the pass
-        # There is time for the comparison: it takes many cycles to load a command.
+        # There is enough time for the comparison, since it takes many cycles to load a command.
         m.d.sync += final.eq(self.slot + 1 == self.length)
         only = self.passes == 1
         m.d.comb += self.begins.eq(self.active & self.advance & final & ~only & ~self.stop)

@@ -1,7 +1,7 @@
 """Sources of the inputs of engines, and purposes of their outputs.
 
-An :class:`~hdl.control.engine.EngineDescription` names them, and both are checked when a node is described. A feature
-adds a source as a class of its own. For example, the number of the running bank::
+An :class:`~hdl.control.engine.EngineDescription` refers to them, and both are checked when a node is described. A
+feature adds a source as a class of its own. For example, the number of the running bank::
 
     @dataclasses.dataclass(frozen=True)
     class Bank(Source):
@@ -29,16 +29,16 @@ class Purpose:
     """Purpose of an output of an engine."""
 
     def check(self, config: Any, what: str) -> None:
-        """Raise a ``ValueError`` that begins with ``what`` unless nodes of a configuration have it."""
+        """Raise a ``ValueError`` that starts with ``what`` unless nodes of the configuration have the signal."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Source(Purpose, abc.ABC):
-    """A signal that feeds inputs of engines. An engine's output for it replaces it for the other engines."""
+    """A signal for inputs of engines. An output of one engine can replace it for all other engines."""
 
     @abc.abstractmethod
     def signal(self, units: Any, engine: Any) -> Any:
-        """Signal for an input of an engine, among the :class:`~hdl.node_extension.NodeUnits` of a node."""
+        """Signal for an input of an engine, taken from the :class:`~hdl.node_extension.NodeUnits` of a node."""
 
 
 def _check_name(what: str, kind: str, name: str, names: Any) -> None:
@@ -48,7 +48,7 @@ def _check_name(what: str, kind: str, name: str, names: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Setting(Source):
-    """A setting, by the name of its port of the register file."""
+    """A setting, by the name of its port on the register file."""
 
     name: str
 
@@ -61,7 +61,7 @@ class Setting(Source):
 
 @dataclasses.dataclass(frozen=True)
 class SettingField(Source):
-    """A field of a setting, by the names of the register and of the field."""
+    """A field of a setting, by the names of the register and the field."""
 
     setting: str
     name: str
@@ -77,7 +77,7 @@ class SettingField(Source):
 
 @dataclasses.dataclass(frozen=True)
 class Latched(Source):
-    """A setting for updates: the copy in :data:`LATCHED_SETTINGS`, or the register in a node without a copy."""
+    """A setting for updates: the copy in :data:`LATCHED_SETTINGS`, or the register if there is no copy."""
 
     name: str
 
@@ -91,7 +91,7 @@ class Latched(Source):
 
 @dataclasses.dataclass(frozen=True)
 class Checked(Source):
-    """A setting that the command was checked with."""
+    """A setting with the value that was used to check the command."""
 
     name: str
 
@@ -104,7 +104,7 @@ class Checked(Source):
 
 @dataclasses.dataclass(frozen=True)
 class WeightVersion(Source):
-    """Number of updates of the weights; zero in a node without updates."""
+    """Number of weight updates; zero in a node without updates."""
 
     def signal(self, units: Any, engine: Any) -> Any:
         return units.weight_version
@@ -112,7 +112,7 @@ class WeightVersion(Source):
 
 @dataclasses.dataclass(frozen=True)
 class Status(Purpose):
-    """A status, by the name of its port of the register file."""
+    """A status, by the name of its port on the register file."""
 
     name: str
 
@@ -122,7 +122,7 @@ class Status(Purpose):
 
 @dataclasses.dataclass(frozen=True)
 class Interface(Purpose):
-    """An interface to a unit of a feature. Engine and feature use the same constant."""
+    """An interface to a unit of a feature. The engine and the feature use the same constant."""
 
     name: str
 

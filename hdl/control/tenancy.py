@@ -1,4 +1,4 @@
-"""Tenants of a node for host port and queues: owner of a command, and window of each memory space."""
+"""Tenants of a node, for host port and queues: owners of commands, and windows of memory spaces."""
 
 from amaranth.lib import data
 
@@ -10,21 +10,21 @@ from hdl.memory_map import MAX_SPACES, MemorySpace
 __all__ = ["FAR_SPACE", "MAX_TENANTS", "PRIVILEGED", "TENANT_BITS", "asked_layout", "found_layout", "tenancy_layout",
            "windowed"]
 
-#: Number of the privileged host, which needs no window; tenants have the numbers after it.
+#: Number of the privileged host, which needs no window; the numbers after it are for tenants.
 PRIVILEGED = 0
 
-#: Numbers of tenants in gateware, including one that is never assigned.
+#: Number of tenant numbers in gateware, including one that is never assigned.
 MAX_TENANTS = 3
 
-#: Number of the far memory in register WINDOW. The host port does not reach it, so it is no space of requests.
+#: Number of the far memory in register WINDOW. The host port cannot access it, so requests have no such space.
 FAR_SPACE = MAX_SPACES - 1
 
 TENANT_BITS = MAX_TENANTS.bit_length()
 
 
 def windowed(config):
-    """Memory spaces that have windows: all but the trace, which only the privileged host reads, and the far memory of
-    a node that moves activations there. A server's far memory has its own spaces."""
+    """Memory spaces that have windows: all except the trace, which only the privileged host reads, and also the far
+    memory of a node that moves activations there. A server's far memory has its own spaces."""
     spaces = tuple(space for space in config.memory_map if space.name != "trace")
     if not config.far_words or config.is_server:
         return spaces
@@ -32,17 +32,17 @@ def windowed(config):
 
 
 def tenancy_layout(config):
-    """Tenant that a node executes, and its window in each memory space."""
+    """Tenant that a node is executing, and its window in each memory space."""
     return data.StructLayout({"tenant": TENANT_BITS, "windows": data.StructLayout(
         {space.name: window_layout(space.words) for space in windowed(config)})})
 
 
 def asked_layout():
-    """Request for a window: tenant and memory space."""
+    """Request for a tenant's window in a memory space."""
     return data.StructLayout({"tenant": TENANT_BITS, "space": 4, "valid": 1})
 
 
 def found_layout():
-    """Window in a memory, in groups."""
+    """Window in a memory, in groups of elements."""
     width = register("WINDOW_BOUND").width
     return data.StructLayout({"base": width, "size": width})

@@ -1,4 +1,4 @@
-"""Trace of a node: when each command started, and when it ended."""
+"""Trace of a node: records when each command started and ended."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -15,7 +15,7 @@ __all__ = ["Trace", "trace_record_layout"]
 
 def trace_record_layout():
     """The two words of a record: the command, its ``end`` or start, and the time in cycles; ``version`` is the
-    version of the weights it computes with, modulo 2^13."""
+    version of the weights that the command computes with, modulo 2^13."""
     return data.StructLayout({"tag": 16, "version": 13, "end": 1, "queue": 2, "time": 32})
 
 
@@ -23,15 +23,15 @@ class Trace(wiring.Component):
     """Record the start and the end of each command, with the time of the node.
 
     Records are consecutive in a circular memory of 256 records; ``pointer`` counts all of them. Starts and ends of
-    all queues may occur in one cycle: each waits until the rest are recorded, at most one cycle each, and has the
-    time of its own cycle. Starts of one queue, and ends of one queue, must be more cycles apart than there are kinds
-    of records, twice the queues, and :attr:`tags` must hold until then: it takes longer to queue an event and to load
-    a command.
+    all queues may occur in the same cycle: they are recorded one per cycle, each with the time when it occurred. Two
+    starts of one queue, or two ends, must be more cycles apart than twice the number of queues, which is the number
+    of kinds of records, and :attr:`tags` must hold until then. This is ensured, since it takes longer to queue an
+    event and to load a command.
 
     Parameters
     ----------
     queues : int
-        Queues; between 1 and 3.
+        Number of queues, 1 to 3.
     lanes : int
         Words in a row of the memory space: 1, 2, 4 or 8.
 
@@ -42,13 +42,13 @@ class Trace(wiring.Component):
     tags : In(array of 16 bits)
         Tag of the command, from the cycle after ``started`` on.
     versions : In(array of 13 bits)
-        Version of its region of weights, with the same timing.
+        Version of the command's region of weights, with the same timing.
     node_time : Out(32)
         Cycles since reset.
     pointer : Out(32)
-        Records since reset.
+        Number of records since reset.
     read : In(read_signature(512 // lanes, lanes))
-        Port of the host; a record that is written while its row is read may be missing from it.
+        Port for the host. A record that is written while its row is being read may be missing from the data.
     """
 
     def __init__(self, *, queues, lanes):
@@ -74,11 +74,11 @@ class Trace(wiring.Component):
         write = memory.write_port(granularity=64)
         read = memory.read_port(transparent_for=())
         tag, version, end_of, queue_of = Signal(16), Signal(13), Signal(), Signal(2)
-        age = Signal(range(2 * self._queues))  # cycles for which the record has waited
+        age = Signal(range(2 * self._queues))  # number of cycles that the record has waited
         recorded = Signal()
 
         m.d.sync += [self.node_time.eq(self.node_time + 1), self.pointer.eq(self.pointer + recorded)]
-        # The oldest record need not come first, since all are served before any occurs again.
+        # The oldest record need not be served first, since all are served before any of them occurs again.
         free = Const(1)
         for queue in range(self._queues):
             for end, came in enumerate((self.started[queue], self.ended[queue])):
@@ -106,7 +106,7 @@ class Trace(wiring.Component):
         return m
 
     def _read(self, m, read):
-        """Serve the host like a :class:`~hdl.memory.LanedMemory`."""
+        """Serve reads by the host like a :class:`~hdl.memory.LanedMemory`."""
         row, latched = self.read.row, Signal()
         fetched = Signal()
         words = read.data if self._lanes > 1 else read.data.word_select(latched, 32)

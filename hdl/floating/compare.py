@@ -103,7 +103,7 @@ class MagnitudeLimiter(wiring.Component):
         m = Module()
         format = self._format
         i = data.View(format.layout, self.i)
-        # The encoding of a NaN is above the encodings of all numbers.
+        # The encoding of a NaN is greater than the encodings of all numbers.
         compared = register(
             m, "compared",
             magnitude=self.i[:-1], sign=i.sign, limit=self.limit[:-1], above=self.limit[:-1] < self.i[:-1],

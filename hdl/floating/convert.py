@@ -1,4 +1,4 @@
-"""Conversions between floating-point formats, and from and to integers."""
+"""Conversions between floating-point formats, and to and from integers."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, wiring
@@ -14,7 +14,7 @@ class FloatConverter(wiring.Component):
     """Convert from one floating-point format to another, rounding to nearest even.
 
     Subnormal numbers, signed zeros and infinities are as in IEEE 754. A number too large for the target becomes
-    infinity, and every NaN becomes :attr:`FloatFormat.canonical_nan`. If exponent and fraction of the target are at
+    infinity, and every NaN becomes :attr:`FloatFormat.canonical_nan`. If the target's exponent and fraction are at
     least as wide as the source's, every number keeps its value.
 
     The result of the number of one cycle is on ``o`` :attr:`latency` cycles later; a number can be accepted in every
@@ -52,7 +52,7 @@ class FloatConverter(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from a number to its result: 1 for equal widths of exponent, else 2 or 3."""
+        """Cycles from a number to its result: 1 for equal exponent widths, otherwise 2 or 3."""
         if self._source.exponent_bits == self._target.exponent_bits:
             return 1
         exact = self._source.exponent_bits < self._target.exponent_bits and self._lost <= 0
@@ -60,7 +60,7 @@ class FloatConverter(wiring.Component):
 
     @property
     def _lost(self):
-        """Number of fraction bits that the conversion drops; negative if the target has more."""
+        """Number of fraction bits that the conversion drops; negative if the target has more fraction bits."""
         return self._source.fraction_bits - self._target.fraction_bits
 
     def elaborate(self, platform):
@@ -90,8 +90,8 @@ class FloatConverter(wiring.Component):
         normal = i.exponent.any()
         special = i.exponent.all()
         significand = Cat(i.fraction, normal)
-        # Normal numbers stay normal, and subnormal ones are normalised as far as the target's exponent allows, where
-        # a one stops the count.
+        # Normal numbers stay normal. Subnormal numbers are normalised as far as the target's exponent allows, where a
+        # one bit stops the count.
         offset = target.bias - source.bias
         mark = source.fraction_bits - offset
         amount, _ = leading_zeros(m, significand | (1 << mark if mark >= 0 else 0))
@@ -101,7 +101,7 @@ class FloatConverter(wiring.Component):
             infinite=special, nan=special & i.fraction.any())
 
         shifted = Signal(len(significand))
-        # The exponent field less one, unless the result is subnormal or zero.
+        # The exponent field minus one, unless the result is subnormal or zero.
         exponent = Signal(target.exponent_bits)
         m.d.comb += [
             shifted.eq(shift_left(m, counted.significand, counted.amount)),
@@ -136,7 +136,7 @@ class FloatConverter(wiring.Component):
         i = data.View(source.layout, self.i)
         normal = i.exponent.any()
         special = i.exponent.all()
-        # The exponent field less one; if the result is subnormal, a negative number: its distance below the normal
+        # The exponent field minus one or, if the result is subnormal, a negative number: its distance from the normal
         # numbers.
         offset = source.bias - target.bias
         exponent = Signal(signed(source.exponent_bits + 1))
@@ -150,7 +150,7 @@ class FloatConverter(wiring.Component):
             significand=Cat(i.fraction, normal), exponent=exponent, below=below, sign=i.sign,
             infinite=special, nan=special & i.fraction.any())
 
-        # Shift to hidden bit, fraction and guard bit of the result. A number shifted out of all rounds to zero.
+        # Shift to hidden bit, fraction and guard bit of the result. A number shifted out of all bits rounds to zero.
         width = target.fraction_bits + 2
         excess = max(source.fraction_bits + 1 - width, 0)
         value = Cat(C(0, width - (source.fraction_bits + 1 - excess)), opened.significand[excess:])
@@ -212,7 +212,7 @@ class FloatToInteger(wiring.Component):
         m = Module()
         format, width = self._format, self._width
 
-        # 1: open the number and find the distance of its leading one from the highest bit of the integer's magnitude.
+        # 1: unpack the number and find the distance of its leading one from the integer's highest magnitude bit.
         i = data.View(format.layout, self.i)
         normal = i.exponent.any()
         special = i.exponent.all()
@@ -224,7 +224,7 @@ class FloatToInteger(wiring.Component):
             significand=Cat(i.fraction, normal), below=below, sign=i.sign, special=special,
             nan=special & i.fraction.any())
 
-        # 2: shift by that distance, to magnitude and guard bit. A number that is shifted out of all of these bits
+        # 2: shift by that distance, into magnitude and guard bit. A number that is shifted out of all these bits
         # rounds to zero.
         places = width + 1
         excess = max(format.fraction_bits + 1 - places, 0)
@@ -246,7 +246,7 @@ class FloatToInteger(wiring.Component):
             m, "rounded",
             integer=integer, top=magnitude[-1], sign=aligned.sign, beyond=aligned.beyond, nan=aligned.nan)
 
-        # 4: saturate. A negative magnitude with a highest bit of one is in range only if it is the smallest integer.
+        # 4: saturate. A negative number with its highest magnitude bit set is in range only as the smallest integer.
         outside = rounded.beyond | Mux(
             rounded.sign, rounded.top & ~rounded.integer[-1], rounded.top | rounded.integer[-1])
         limit = Cat((~rounded.sign).replicate(width - 1), rounded.sign)
@@ -308,7 +308,7 @@ class IntegerToFloat(wiring.Component):
         amount, none = leading_zeros(m, split.magnitude)
         counted = register(m, "counted", magnitude=split.magnitude, amount=amount, none=none, sign=split.sign)
 
-        # 3: normalise. The exponent here is the exponent field less one.
+        # 3: normalise. The exponent here is the exponent field minus one.
         highest = width - 1 + format.bias - 1
         exponent = Signal(max(highest.bit_length(), format.exponent_bits))
         m.d.comb += exponent.eq(Mux(counted.none, 0, highest - counted.amount))
@@ -339,15 +339,15 @@ def _check(format, width):
 def shorten(m, value, *, source, target):
     """Round to nearest even, to a format with fewer fraction bits and the same exponent width.
 
-    The logic is one addition without a register. A number that rounds above the target's largest becomes infinity,
-    and every NaN becomes the canonical one.
+    The logic is one addition without a register. A number that rounds to more than the target's largest number
+    becomes infinity, and every NaN becomes canonical.
 
     Parameters
     ----------
     value : Value
         Encoding in ``source``.
     source, target : FloatFormat
-        Formats of equal exponent width; the target has fewer fraction bits.
+        Formats with equal exponent widths; the target has fewer fraction bits.
 
     Returns
     -------

@@ -19,9 +19,10 @@ class FloatDivider(wiring.Component):
     :attr:`FloatFormat.canonical_nan`. The result of the operands of one cycle is on ``o`` :attr:`latency` cycles
     later; a pair can be accepted every ``interval`` cycles. No register is reset.
 
-    With an interval of 1 each trial of the recurrence has its own subtractor. With a longer one the recurrence is
-    folded: a quotient passes ``interval`` times through a ring with ``1 / interval`` of the subtractors. A pair
-    enters in each cycle of ``load``, which must be high every ``interval`` cycles, at least while any are in flight.
+    With an interval of 1, each trial of the recurrence has its own subtractor. With a longer interval, the recurrence
+    is folded: a quotient passes ``interval`` times through a ring with ``1 / interval`` of the subtractors. A pair
+    enters in each cycle of ``load``, which must be high every ``interval`` cycles, at least while pairs are in
+    flight.
 
     Parameters
     ----------
@@ -70,11 +71,11 @@ class FloatDivider(wiring.Component):
 
     @property
     def _exponent_bits(self):
-        """Width of the exponent between the subtraction of exponents and the rounding.
+        """Width of the exponent from the subtraction of exponents to the rounding.
 
-        The exponent is the exponent field of a quotient below 1, less two, so that its inverted bits are the distance
-        of a subnormal result from the normal numbers. The upper half of the positive numbers, which no sum reaches,
-        encodes infinity, and the lower half of the negative ones zero.
+        The exponent is the exponent field of a quotient below 1, minus two, so that its inverted bits are the
+        distance of a subnormal result from the normal numbers. The upper half of the positive numbers, which no sum
+        reaches, encodes infinity, and the lower half of the negative numbers encodes zero.
         """
         format = self._format
         width = format.fraction_bits + 1
@@ -99,8 +100,8 @@ class FloatDivider(wiring.Component):
         b = data.View(format.layout, self.b)
         stages = normalising_steps(width)
 
-        # Open the operands, and begin to normalise them. Subnormal numbers have the exponent of the smallest normal
-        # one.
+        # Unpack the operands, and begin to normalise them. Subnormal numbers have the exponent of the smallest normal
+        # number.
         a_normal = a.exponent.any()
         b_normal = b.exponent.any()
         a_special = a.exponent.all()
@@ -133,7 +134,7 @@ class FloatDivider(wiring.Component):
         return normal, passing
 
     def _open_in_turns(self, m):
-        """Normalise both operands, the divisor first, and the dividend a cycle later with the same logic."""
+        """Normalise both operands: first the divisor, and one cycle later the dividend, with the same logic."""
         format = self._format
         stages = normalising_steps(format.fraction_bits + 1)
         dividend = Signal(format.layout, reset_less=True)
@@ -142,7 +143,7 @@ class FloatDivider(wiring.Component):
         i = Signal(format.layout)
         m.d.comb += i.eq(Mux(self.load, self.b, dividend))
 
-        # Subnormal numbers have the exponent of the smallest normal one.
+        # Subnormal numbers have the exponent of the smallest normal number.
         i_normal = i.exponent.any()
         significand, count = normalise(m, Cat(i.fraction, i_normal), stages[0])
         a = register(
@@ -163,7 +164,7 @@ class FloatDivider(wiring.Component):
         return SimpleNamespace(a=a.significand, b=b.significand), passing
 
     def _difference(self, m, passing):
-        """Replace the two shift counts by their difference."""
+        """Replace the two shift counts with their difference."""
         count = Signal(signed(len(passing["a_count"]) + 1))
         m.d.comb += count.eq(passing.pop("b_count") - passing.pop("a_count"))
         return {**passing, "count": count}
@@ -178,7 +179,7 @@ class FloatDivider(wiring.Component):
             sign=passing["sign"], nan=passing["nan"])
 
     def _divide_in_turns(self, m, normal, passing):
-        """Divide by restoring trials: each quotient passes several times through a ring of few subtractors."""
+        """Divide by restoring trials: each quotient passes several times through a ring with few subtractors."""
         width = self._format.fraction_bits + 1
         stages = fold(width + 2, self._interval)
         trials = self._interval * sum(stages)
@@ -193,7 +194,7 @@ class FloatDivider(wiring.Component):
                 dividend = Signal(width + 1, name=f"dividend{stage}_{row}")
                 total = Signal(width + 2, name=f"total{stage}_{row}")
                 m.d.comb += [dividend.eq(remainder), total.eq(dividend - divisor)]
-                # Restore a remainder below zero, and double it.
+                # Restore the remainder if it is below zero, and double it.
                 remainder = Cat(C(0, 1), Mux(total[-1], dividend, total)[:width])
                 quotient = Cat(~total[-1], quotient)[:trials]
             turn = register(m, f"turn{stage}", remainder=remainder, divisor=divisor, quotient=quotient)
@@ -218,17 +219,16 @@ class FloatDivider(wiring.Component):
         width = self._format.fraction_bits + 1
 
         # The first trial subtracts the divisor from the dividend. A trial that ends below zero is not restored: its
-        # quotient bit is zero, and the next trial adds the divisor to the doubled remainder instead. Adding is
-        # subtracting the complement and one more, which the lowest position of the subtraction borrows.
-        #
-        # So a trial is a choice of the operand and a subtraction, and a stage has room for three of these steps. The
-        # lowest bit of the operand is always the divisor's, and its highest one is left out.
+        # quotient bit is zero, and the next trial adds the divisor to the doubled remainder instead. Adding means
+        # subtracting the complement and one more, which the lowest position of the subtraction borrows. So a trial is
+        # a selection of the operand and a subtraction, and a stage has room for three of these steps. The lowest bit
+        # of the operand is always the divisor's, and its highest bit is omitted.
         passing = self._difference(m, passing)
         remainder, operand, quotient = normal.a, normal.b[:-1], []
         halves = [(index, choice) for index in range(width + 2) for choice in (True, False)][1:]
         for number, (index, choice) in enumerate(halves, 1):
             if choice:
-                # The operand is still the previous trial's.
+                # The operand is still the one of the previous trial.
                 before = quotient[1] if index > 1 else C(1, 1)
                 operand = Cat(operand[0], *(bit ^ before ^ quotient[0] for bit in operand[1:]))
             elif index == 0:
@@ -236,9 +236,9 @@ class FloatDivider(wiring.Component):
                 m.d.comb += total.eq(remainder - Cat(operand, C(0b11, 2)))
                 remainder, quotient = total[:-1], [total[-1]]
             else:
-                # The sign of the remainder is inverted, in the minuend and in the difference: it is then the new bit
-                # of the quotient. The two highest bits of the subtrahend, zero and one or their complements, allow
-                # for the inversion.
+                # The sign of the remainder is inverted in the minuend and in the difference, so that it is the new
+                # bit of the quotient. The two highest bits of the subtrahend, zero and one or their complements,
+                # allow for this.
                 positive = quotient[0]
                 total = Signal(width + 2, name=f"total{index}")
                 m.d.comb += total.eq(Cat(positive, C(0, 1), remainder) - Cat(C(1, 1), operand, positive, positive))
@@ -252,7 +252,7 @@ class FloatDivider(wiring.Component):
                     passing = self._locate(m, passing)
 
         # The quotient is exact if the last trial, which is beyond the last bit of any exact quotient, leaves the
-        # negated divisor: then every bit of their sum is zero, which each position and its carry show.
+        # negated divisor: then every bit of their sum is zero, as each position and its carry show.
         divisor = Cat(operand[0], *(bit ^ ~quotient[1] for bit in operand[1:]), C(1, 1))
         return trial, ~quotient[0] & ((remainder[1:] ^ divisor[1:]) == (remainder[:-1] | divisor[:-1]))
 
@@ -261,8 +261,8 @@ class FloatDivider(wiring.Component):
         format = self._format
         width = format.fraction_bits + 1
 
-        # Shift a subnormal result right by its distance from the normal numbers, any other by one bit if the quotient
-        # is 1 or more.
+        # Shift a subnormal result right by its distance from the normal numbers, and other results by one bit if the
+        # quotient is 1 or more.
         exponent = trial.exponent
         negative, carry = exponent[-1], trial.quotient[-1]
         normal = ~negative | exponent.all()

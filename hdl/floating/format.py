@@ -1,4 +1,4 @@
-"""Binary floating-point formats as values."""
+"""Binary floating-point formats as Python values."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,10 @@ __all__ = ["BF16", "FP16", "FP32", "FloatFormat"]
 
 @dataclass(frozen=True, kw_only=True)
 class FloatFormat:
-    """A binary interchange format under the rules of IEEE 754.
+    """A binary interchange format that follows the rules of IEEE 754.
 
-    An encoding is, from the most significant bit, sign, biased exponent, fraction. Exponent zero holds zeros and
-    subnormal numbers; the exponent of all ones holds the infinities (fraction zero) and NaNs (any other fraction).
+    From the most significant bit, an encoding consists of sign, biased exponent and fraction. An exponent of zero
+    encodes zeros and subnormal numbers; all ones encode infinities (fraction zero) and NaNs (other fractions).
 
     Parameters
     ----------
@@ -53,12 +53,12 @@ class FloatFormat:
 
     @property
     def canonical_nan(self):
-        """The only NaN that units produce: positive and quiet, without payload."""
+        """Encoding of the only NaN that units produce: positive and quiet, without payload."""
         return self.infinity | 1 << (self.fraction_bits - 1)
 
     @property
     def layout(self):
-        """An encoding as a structure of ``fraction``, ``exponent`` and ``sign``."""
+        """Layout of an encoding: a structure of ``fraction``, ``exponent`` and ``sign``."""
         return data.StructLayout({"fraction": self.fraction_bits, "exponent": self.exponent_bits, "sign": 1})
 
 

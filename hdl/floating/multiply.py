@@ -23,7 +23,7 @@ class FloatMultiplier(wiring.Component):
     format : FloatFormat
         Format of both operands and of the result; at most 35 bits of fraction.
     dsps : int
-        Maximum number of 18 by 18 multiplier blocks: 4, 2 or 1. The rest of the product is made of logic.
+        Maximum number of 18 by 18 multiplier blocks: 4, 2 or 1. The rest of the product is computed with logic.
 
     Members
     -------
@@ -66,7 +66,7 @@ class FloatMultiplier(wiring.Component):
         a = data.View(format.layout, self.a)
         b = data.View(format.layout, self.b)
 
-        # Open the operands. Subnormal numbers have the exponent of the smallest normal one.
+        # Unpack the operands. Subnormal numbers have the exponent of the smallest normal number.
         a_normal = a.exponent.any()
         b_normal = b.exponent.any()
         opened = register(
@@ -77,8 +77,8 @@ class FloatMultiplier(wiring.Component):
             a_special=a.exponent.all(), a_fraction=a.fraction.any(),
             b_special=b.exponent.all(), b_fraction=b.fraction.any())
 
-        # Multiply the significands. Meanwhile, add the exponents: the sum is the exponent, less one, of a product
-        # with its leading one at the highest bit.
+        # Multiply the significands. Meanwhile, add the exponents: the sum is the exponent, minus one, of a product
+        # with its leading one in the highest bit.
         m.submodules.product = multiplier = product.Product(width=width, dsps=self._dsps)
         m.d.comb += [multiplier.a.eq(opened.a), multiplier.b.eq(opened.b)]
         a_zero = ~(opened.a[-1] | opened.a_fraction)
@@ -101,10 +101,10 @@ class FloatMultiplier(wiring.Component):
         m.d.comb += lowest.eq(passing.exponent - (unbias + width))
 
         # The result is a window of the product, as wide as hidden bit, fraction and guard. For normal operands it
-        # begins at the product's highest or second bit. A subnormal operand makes leading zeros, and the window moves
-        # down by their number as far as the exponent allows: it begins at one of the highest `places` bits. If the
-        # exponent is negative the result is subnormal; then the window begins above the product, and the product is
-        # moved down below these bits instead, by one less than the missing bits.
+        # begins at the product's highest or second-highest bit. A subnormal operand causes leading zeros, and the
+        # window moves down by their number as far as the exponent allows: it begins at one of the highest `places`
+        # bits. If the exponent is negative, the result is subnormal; then the window begins above the product, and
+        # the product is shifted down below these bits instead, by one less than the number of missing bits.
         negative = exponent[-1]
         mark = Mark(exponent[:-1], places)
         missing = ~exponent[:index_bits] | (~exponent[index_bits:].all()).replicate(index_bits)
@@ -126,7 +126,7 @@ class FloatMultiplier(wiring.Component):
             right=index | located.missing, index=index, none=none, lowest=located.lowest,
             sign=located.sign, infinite=located.infinite, nan=located.nan)
 
-        # Move the window there. Its position also gives the exponent.
+        # Move the window to its start. Its position also gives the exponent.
         window, lost = shift_right(m, Cat(counted.low, counted.high), counted.right, width=places)
         base = Signal(counted.lowest.shape())
         m.d.comb += base.eq(counted.lowest + counted.index)

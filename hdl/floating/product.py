@@ -1,4 +1,4 @@
-"""Product of two significands, from multiplier blocks and logic."""
+"""Product of two significands, computed with multiplier blocks and logic."""
 
 from amaranth.hdl import C, Cat, Module, Mux
 from amaranth.lib import wiring
@@ -19,9 +19,9 @@ def latency(*, width, dsps):
 class Product(wiring.Component):
     """Multiply two unsigned integers.
 
-    Operands wider than a multiplier block are split into a low part as wide as a block and a high part. Partial
+    Operands wider than a multiplier block are split into a low part as wide as the block and a high part. Partial
     products without a block are sums of shifted rows. The product of the operands of one cycle is on ``o``
-    :attr:`latency` cycles later: 2 if every partial product has its own block, else 3.
+    :attr:`latency` cycles later: 2 if every partial product has its own block, otherwise 3.
 
     Parameters
     ----------
@@ -56,9 +56,9 @@ class Product(wiring.Component):
         b_low, b_high = self.b[:BLOCK_WIDTH], self.b[BLOCK_WIDTH:]
 
         def total(terms):
-            """Sum terms on carry chains, one per addition.
+            """Sum terms with one carry chain per addition.
 
-            The extra position below keeps Yosys from merging all terms into one tree of full adders, twice as large.
+            The extra lowest bit keeps Yosys from merging all terms into one tree of full adders, twice as large.
             """
             result, *rest = terms
             for term in rest:
@@ -77,7 +77,7 @@ class Product(wiring.Component):
             m.d.comb += self.o.eq(product.o)
             return m
 
-        # All products but the one of the low parts are multiples of 2 to the BLOCK_WIDTH.
+        # All products except that of the low parts are multiples of 2 ** BLOCK_WIDTH.
         blocks = {"low": a_low * b_low}
         if self._dsps == 4:
             blocks = register(m, "blocks", **blocks, left=a_high * b_low, right=a_low * b_high, high=a_high * b_high)

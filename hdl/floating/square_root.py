@@ -9,7 +9,7 @@ from .stages import check_interval, fold, normalise, normalising_steps, register
 
 __all__ = ["FloatSquareRoot"]
 
-#: Number of the last trial that shares a stage with another one.
+#: Number of the last trial that shares a stage with another trial.
 IN_PAIRS = 16
 
 
@@ -20,8 +20,8 @@ class FloatSquareRoot(wiring.Component):
     :attr:`FloatFormat.canonical_nan`, as is every NaN result. The result of the operand of one cycle is on ``o``
     :attr:`latency` cycles later; an operand can be accepted every ``interval`` cycles. No register is reset.
 
-    With an interval of 1 each trial of the recurrence has its own subtractor. With a longer one the recurrence is
-    folded: a root passes ``interval`` times through a ring with ``1 / interval`` of the subtractors. An operand
+    With an interval of 1, each trial of the recurrence has its own subtractor. With a longer interval, the recurrence
+    is folded: a root passes ``interval`` times through a ring with ``1 / interval`` of the subtractors. An operand
     enters in each cycle of ``load``, which must be high every ``interval`` cycles, at least while roots are in
     flight.
 
@@ -35,7 +35,7 @@ class FloatSquareRoot(wiring.Component):
     Members
     -------
     load : In(1)
-        Only with an interval above 1: this cycle has an operand.
+        Only with an interval above 1: an operand enters in this cycle.
     a : In(format.width)
     o : Out(format.width)
     """
@@ -70,7 +70,7 @@ class FloatSquareRoot(wiring.Component):
         return len(normalising_steps(width)) + 1 + trials + self._deep + 1
 
     def _ends_stage(self, index):
-        """Whether a stage ends with this trial. The first trials are narrow enough for two in one stage."""
+        """Whether a stage ends with this trial. The first trials are so narrow that two fit into one stage."""
         return index > IN_PAIRS or index % 2 == 0 or index == self._format.fraction_bits + 1
 
     @property
@@ -87,7 +87,7 @@ class FloatSquareRoot(wiring.Component):
         a = data.View(format.layout, self.a)
         stages = normalising_steps(width)
 
-        # Open the operand, and begin to normalise it. A subnormal number has the exponent of the smallest normal one.
+        # Unpack the operand, and begin to normalise it. Subnormal numbers have the smallest normal number's exponent.
         a_normal = a.exponent.any()
         a_special = a.exponent.all()
         a_fraction = a.fraction.any()
@@ -105,9 +105,9 @@ class FloatSquareRoot(wiring.Component):
             normal = register(m, "normal", significand=significand, count=Cat(count, normal.count), **passing)
             passing = {name: getattr(normal, name) for name in passing}
 
-        # Halve the exponent; if it is odd, double the significand, so that the radicand is from 1 to 4. The sum is
-        # twice the exponent of the root, plus one if the significand is doubled. Zero, infinity and NaN continue as
-        # radicands with roots that have the fractions of the results, 1 and 1.5.
+        # Halve the exponent; if it is odd, double the significand, so that the radicand is between 1 and 4. The sum
+        # is twice the exponent of the root, plus one if the significand is doubled. Zero, infinity and NaN continue
+        # as radicands with roots, 1 and 1.5, that have the fractions of the results.
         lifted = Cat(passing["exponent"][:-1], ~passing["exponent"][-1], passing["exponent"][-1])
         twice = Signal(signed(max(format.exponent_bits, len(normal.count)) + 2))
         m.d.comb += twice.eq(lifted + Cat(~normal.count, C(1, 1)).as_signed())
@@ -128,7 +128,7 @@ class FloatSquareRoot(wiring.Component):
         return m
 
     def _extract_in_turns(self, m, aligned):
-        """Extract by restoring trials: each root passes several times through a ring of few subtractors."""
+        """Extract by restoring trials: each root passes several times through a ring with few subtractors."""
         width = self._format.fraction_bits + 1
         stages = fold(width, self._interval)
         trials = self._interval * sum(stages)
@@ -159,7 +159,7 @@ class FloatSquareRoot(wiring.Component):
             m.d.sync += [entry[name].eq(value) for name, value in enters.items()]
         with m.Else():
             m.d.sync += [entry["radicand"].eq(radicand), entry["remainder"].eq(remainder), entry["root"].eq(root)]
-        # Drop the bits of trials beyond the last bit of the root.
+        # Drop the bits of any trials after the last bit of the root.
         ended = register(m, "ended", root=root[trials - width:])
 
         # The values outside the ring advance when a new operand enters it.
@@ -179,16 +179,16 @@ class FloatSquareRoot(wiring.Component):
         pairs = len(aligned["radicand"]) // 2
         aligned = register(m, "aligned", **aligned)
 
-        # Each bit of the root but the first, which is a one, takes one trial. A trial that ends below zero is not
+        # Each bit of the root, except the first, which is a one, needs one trial. A trial that ends below zero is not
         # restored: its root bit is zero, and the next trial adds instead of subtracting. The subtrahend is four times
-        # the root so far, plus one; the addend is two more, so that adding is subtracting the complement of the root
+        # the root so far, plus one; the addend is two more, so adding means subtracting the complement of the root
         # with the same one below it.
         passing = dict(exponent=aligned.exponent, sign=aligned.sign)
         radicand = aligned.radicand[:-2]
         remainder = Cat(~aligned.radicand[-2], aligned.radicand[-2:].all())
         root = [C(1, 1)]
         for index in range(1, width + 1):
-            # The sign of the remainder is inverted, in the minuend and in the difference: it is then the root's new
+            # The sign of the remainder is inverted in the minuend and in the difference, so that it is the root's new
             # bit. If the complement of the root is subtracted, its lowest and its highest bit are known.
             positive = root[0]
             subtrahend = Cat(C(1, 1), *(~(bit ^ positive) for bit in root[1:-1]), *[positive] * min(index, 2))
@@ -197,8 +197,8 @@ class FloatSquareRoot(wiring.Component):
                 ones = 0
                 m.d.comb += total.eq(Cat(radicand[-2:], remainder) - Cat(C(0b01, 2), subtrahend))
             else:
-                # The lowest bits always borrow and leave ones after the last pair of the radicand. From the second
-                # such trial on the borrow meets a one, and both are left out.
+                # After the last pair of the radicand, the lowest bits always borrow and leave ones. From the second
+                # such trial on, the borrow meets a one, and both are omitted.
                 borrow = C(1, 1) if index == pairs else C(0, 0)
                 ones = 2 if index == pairs else 3
                 upper = Signal(index + len(borrow), name=f"upper{index}")

@@ -1,4 +1,4 @@
-"""Common parts of the floating-point pipelines."""
+"""Building blocks of the floating-point pipelines."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ __all__ = [
 def register(m, stage, **values):
     """Register values at the end of a pipeline stage.
 
-    The registers have no reset: a pipeline without handshakes has no state but the numbers in flight.
+    The registers have no reset: a pipeline without handshakes has no state other than the numbers in flight.
 
     Returns
     -------
@@ -43,23 +43,23 @@ def substitute(unit, platform):
     Returns
     -------
     Module or None
-        None if the unit is made of gateware.
+        The replacement, or None if the unit's own gateware is used.
     """
     find = getattr(platform, "get_floating_unit", None)
     return None if find is None else find(unit)
 
 
 def check_interval(interval):
-    """Raise ValueError unless a recurrence can be folded to ``interval`` cycles."""
+    """Raise ValueError unless a recurrence can be folded over ``interval`` cycles."""
     if interval not in (1, 2, 4, 8):
         raise ValueError(f"Interval must be 1, 2, 4 or 8, not {interval!r}")
 
 
 def fold(trials, interval):
-    """Trials in each stage of a ring that every number passes ``interval`` times.
+    """Trials in each stage of a ring that every number passes through ``interval`` times.
 
-    A number enters every ``interval`` cycles. No number in flight may pass the entry in that cycle, so the number of
-    stages and the interval must be coprime. The number of stages is therefore odd, and the last stage may have two
+    A number enters every ``interval`` cycles. No number in flight may pass the entry in the same cycle, so the number
+    of stages and the interval must be coprime. Therefore the number of stages is odd, and the last stage may have two
     trials.
     """
     rows = -(-trials // interval)
@@ -67,20 +67,20 @@ def fold(trials, interval):
 
 
 def leading_zeros(m, value):
-    """Count the zeros above the most significant one.
+    """Count the zeros above the most significant set bit.
 
     Returns
     -------
     count : Value
-        Number of leading zeros; all ones where ``value`` is zero.
+        Number of leading zeros; all ones if ``value`` is zero.
     none : Value
-        ``value`` is zero.
+        Whether ``value`` is zero.
     """
     if len(value) == 1:
         return C(0, 0), ~value[0]
-    if len(value) == 2:  # without the zero-width multiplexer of two single bits, which Verilog cannot express
+    if len(value) == 2:  # avoids the zero-width multiplexer of two single bits, which Verilog cannot express
         return ~value[1], ~value.any()
-    # In Verilog, a slice of an expression repeats the whole expression, here once per bit.
+    # In Verilog, each slice of an expression repeats the whole expression, here once per bit.
     bits = Signal(len(value), name=f"bits{len(value)}")
     m.d.comb += bits.eq(value)
     value = bits
@@ -96,16 +96,16 @@ def leading_zeros(m, value):
 
 
 class Mark:
-    """One-hot mark ``number`` positions below the highest one; no mark if ``number`` is too large.
+    """One-hot mark that is ``number`` positions below the highest position; no mark if it is too large.
 
     Normalisation must stop at exponent zero, where the subnormal numbers begin: the leading-zero count of a number
-    ORed with this mark is at most ``number``. One stage decodes the mark into rows and columns, and the next
-    stage combines them within the logic of the count.
+    ORed with this mark is at most ``number``. One stage decodes the mark into rows and columns, and the next stage
+    combines them in the logic of the count.
 
     Parameters
     ----------
     number : Value
-        Unsigned.
+        Unsigned number.
     width : int
         Number of positions.
     """
@@ -130,16 +130,16 @@ def shift_left(m, value, amount):
 
 
 def normalising_steps(width):
-    """Steps of :func:`normalise` that shift any number but zero to the top: one list per pipeline stage.
+    """Steps of :func:`normalise` that shift any non-zero number to the top: one list per pipeline stage.
 
-    The first stage, which also opens an operand, has room for one step, and each other stage for two.
+    The first stage, which also unpacks an operand, has room for one step, and each other stage has room for two.
     """
     steps = [1 << bit for bit in reversed(range(ceil_log2(width)))]
     return [steps[:1], *(steps[index:index + 2] for index in range(1, len(steps), 2))]
 
 
 def normalise(m, value, steps):
-    """Shift left, within the width of ``value``, by each step in turn that shifts out only zeros.
+    """Shift left within the width of ``value``, by each of several steps that shifts out only zeros.
 
     Coarse steps come first. Unlike :func:`leading_zeros` with :func:`shift_left`, this can be split into several
     stages, and every step yields its own bit of the count.
@@ -148,7 +148,7 @@ def normalise(m, value, steps):
     -------
     shifted : Value
     taken : Value
-        One bit per step, the finest one lowest.
+        One bit per step, with the finest step in the lowest bit.
     """
     taken = []
     for step in steps:
@@ -164,14 +164,14 @@ def normalise(m, value, steps):
 
 
 def shift_right(m, value, amount, *, width):
-    """Shift right, coarse steps first, and detect ones that are lost at the bottom.
+    """Shift right, coarse steps first, and detect ones that are shifted out at the bottom.
 
     Returns
     -------
     window : Value
         The lowest ``width`` bits of the result. Higher bits are dropped.
     lost : Value
-        One bit per step: the step shifted a one out. Reduce these bits in the next stage, to keep this one short.
+        One bit per step: the step shifted a one out. Reduce these bits in the next stage, to keep this stage short.
     """
     lost = []
     for bit in reversed(range(len(amount))):
@@ -186,22 +186,22 @@ def shift_right(m, value, amount, *, width):
 def round_and_pack(m, format, *, sign, exponent, significand, sticky, infinite, nan):
     """Round to nearest even and assemble the result, in the last stage of a pipeline.
 
-    The exponent counts from the hidden bit: its field is ``exponent + 1`` for a normal number, and 0, with
-    ``exponent`` 0, for a subnormal one. So one addition combines the hidden bit, the carry of the rounding and the
-    exponent, and a subnormal number rounded up to the smallest normal one is not a special case.
+    The exponent counts from the hidden bit: the exponent field is ``exponent + 1`` for a normal number, and 0, with
+    an ``exponent`` of 0, for a subnormal number. So one addition combines the hidden bit, the rounding carry and the
+    exponent, and a subnormal number that is rounded up to the smallest normal number is not a special case.
 
     Parameters
     ----------
     exponent : Value
-        Exponent field of a normal result, less one.
+        Exponent field of a normal result, minus one.
     significand : Value
         Hidden bit, fraction and one guard bit.
     sticky : Value
         OR of all bits below the guard bit.
     infinite : Value
-        Replaces the number by an infinity.
+        Replaces the number with an infinity.
     nan : Value
-        Replaces any result by the canonical NaN.
+        Replaces any result with the canonical NaN.
 
     Returns
     -------

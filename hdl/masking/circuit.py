@@ -1,4 +1,4 @@
-"""Mask circuit: replaces elements of a stream of matrices that the mask does not keep."""
+"""Mask circuit: in a stream of matrices, replaces the elements that the mask does not keep."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import enum, stream, wiring
@@ -20,26 +20,26 @@ class _State(enum.Enum):
 
 
 class MaskCircuit(wiring.Component):
-    """Mask batches of matrices, by jobs with their shape and mask.
+    """Mask batches of matrices according to jobs, which give the shape and the mask.
 
-    A job's data is one packet: the rows of its matrices one after the other, each starting in a new beat, and
-    ``last`` on the last beat of all. Output beats have the job's ``keep``. The ``keep`` of the data is ignored, as
-    are elements beyond the end of a row: they are output as the alternative.
+    A job's data is one packet: the rows of its matrices one after another, each starting in a new beat, with ``last``
+    on the very last beat. Output beats have the job's ``keep``. The ``keep`` of the data is ignored, as are elements
+    beyond the end of a row, which are output as the alternative.
 
-    The first beat of a job can leave :attr:`latency` cycles after the job was taken, and from there on one in every
-    cycle, from job to job. A beat of data waits for its mask, and is offered :attr:`data_latency` cycle after it was
-    taken. ``i.ready`` depends combinationally on ``o.ready``; ``jobs.ready`` and ``words.ready`` depend only on
+    The first beat of a job can leave :attr:`latency` cycles after the job was taken, and then one beat in every
+    cycle, even between jobs. A beat of data waits for its mask, and is offered :attr:`data_latency` cycle after it
+    was taken. ``i.ready`` depends combinationally on ``o.ready``; ``jobs.ready`` and ``words.ready`` depend only on
     registers.
 
-    Data that ends too early or too late raises ``error``, in the cycle after the beat that reveals it was taken.
+    If data ends too early or too late, ``error`` is raised in the cycle after the beat that reveals this was taken.
     Later jobs are not affected:
 
     - if ``last`` comes too early, its beat leaves with ``last``; the job's remaining mask beats are discarded, one
       per cycle, and with them the remaining words of an external mask;
-    - if ``last`` is missing, the beat at the job's end leaves with ``last``; beats of data are discarded up to and
-      including the next one with ``last``.
+    - if ``last`` is missing, the beat at the job's end leaves with ``last``; data is discarded up to and including
+      the next beat with ``last``.
 
-    So each packet belongs to one job, regardless of lengths, and every output packet has one ``last``.
+    So each packet belongs to one job, regardless of lengths, and every output packet has exactly one ``last``.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class MaskCircuit(wiring.Component):
     fetched : Out(1)
         A word was taken in the last cycle.
     masked : Out(range(lanes + 1))
-        Elements that were replaced in the beat taken in the last cycle; 0 if none was.
+        Number of elements replaced in the beat that was taken in the last cycle; 0 if no beat was taken.
     error : Out(1)
         The beat of data taken in the last cycle ends its packet too early, or does not end it with the job.
     """

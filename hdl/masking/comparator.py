@@ -1,4 +1,4 @@
-"""Comparator of positions in a matrix with the bounds of a mask."""
+"""Comparator between positions in a matrix and the bounds of a mask."""
 
 from amaranth.hdl import Module, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -11,22 +11,22 @@ __all__ = ["MaskComparator", "position_layout"]
 
 
 def position_layout(lanes, index_bits):
-    """Payload of a position: ``lanes`` consecutive elements of a row, from column ``beat`` · ``lanes`` on.
+    """Payload of a position: ``lanes`` consecutive elements of a row from column ``beat`` · ``lanes`` on.
 
-    For the other fields see :func:`~hdl.masking.mask.mask_beat_layout`.
+    For the other fields, see :func:`~hdl.masking.mask.mask_beat_layout`.
     """
     return data.StructLayout({
         "row": index_bits, "beat": index_bits - (lanes - 1).bit_length(), "keep": lanes, "row_end": 1, "last": 1})
 
 
 class MaskComparator(wiring.Component):
-    """Generate the mask bits of the elements at a position, for all kinds of mask but the external one.
+    """Generate the mask bits of the elements at a position, for all kinds of mask except ``external``.
 
     Latency is :attr:`latency` cycles, throughput one position per cycle, in any order. ``i.ready`` depends
     combinationally on ``o.ready``.
 
-    Bounds are compared once per position, with its first column; in the beat that contains a bound, its low bits
-    select the lanes.
+    Bounds are compared only once per position, with its first column; in the beat that contains a bound, the low bits
+    of the bound select the lanes.
 
     Parameters
     ----------
@@ -67,12 +67,12 @@ class MaskComparator(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes, bits = self._lanes, self._index_bits
-        lane_bits = (lanes - 1).bit_length()  # low bits of a column index: the lane
+        lane_bits = (lanes - 1).bit_length()  # low bits of a column index, which are the lane
         current, mask = self.i.payload, self.mask
         bounded_free, compared_free, output_free = Signal(), Signal(), Signal()
 
-        # First stage: the column bounds of this row. The diagonal and the band's end are the last kept columns,
-        # which saves an increment; the other upper bounds are the columns after the last kept one.
+        # First stage: the column bounds of this row. The diagonal and the band's end are the last kept columns, which
+        # saves an increment; all other upper bounds are the first columns that are not kept.
         bounded = Signal(data.StructLayout({
             "beat": bits - lane_bits, "keep": lanes, "row_end": 1, "last": 1, "row_kept": 1, "hole": 1,
             "triangle": 1, "triangle_inverse": 1, "padding": 1, "rectangle": 1, "band": 1, "external": 1,
@@ -99,7 +99,7 @@ class MaskComparator(wiring.Component):
                 bounded.keep.eq(current.keep),
             ]
 
-        # Second stage: compare the beat with each bound. It is below the bound, or contains it, at `lane`.
+        # Second stage: compare the beat with each bound. The beat is below the bound, or contains it at `lane`.
         names = ("diagonal", "before_band", "band_end", "length_columns", "first_column", "end_column")
         position = data.StructLayout({"below": 1, "around": 1, "lane": max(lane_bits, 1)})
         compared = Signal(data.StructLayout({
@@ -135,7 +135,7 @@ class MaskComparator(wiring.Component):
             locate("end_column")
 
         def reaches(name, lane, *, inclusive=False):
-            """True if a lane is below a bound, or with ``inclusive`` at it."""
+            """Whether a lane is below a bound or, with ``inclusive``, at the bound."""
             bound = compared[name]
             in_beat = lane <= bound.lane if inclusive else lane < bound.lane
             return bound.below | (bound.around & in_beat)

@@ -21,9 +21,9 @@ __all__ = ["MaskDataflow", "setup_layout"]
 def setup_layout(config):
     """Layout of a command's parameters for the datapath, which are stable while the command runs.
 
-    ``jobs_row`` and ``jobs_count`` are the list of MASK, up to the end of the memory; ``weight_row`` and
-    ``weight_count`` are the words of external masks, also up to the end, or the errors of SPARSIFY. ``parameter`` is
-    the alternative of MASK, or the threshold of SPARSIFY.
+    ``jobs_row`` and ``jobs_count`` give the job list of MASK, up to the end of the memory; ``weight_row`` and
+    ``weight_count`` give the words of external masks, also up to the end, or the errors of SPARSIFY. ``parameter`` is
+    the alternative of MASK or the threshold of SPARSIFY.
     """
     return data.StructLayout({
         "sparsify": 1,
@@ -38,13 +38,13 @@ def setup_layout(config):
 
 
 class MaskDataflow(wiring.Component):
-    """Datapath of both operations, for one command after each reset.
+    """Datapath of both operations; it executes one command after each reset.
 
-    MASK: a reader takes jobs from the list. Each job goes to the circuit and, as a range of rows, to the reader of
-    data, so that the next job is read while the data of this one pass. A single writer job takes all results, and
-    ends with the job that completes the length.
+    MASK: a reader takes jobs from the list. Each job goes to the circuit and, as a range of rows, to the data reader,
+    so that the next job is read while the current job's data passes. A single writer job covers all results, and ends
+    with the job that completes the length.
 
-    SPARSIFY: gradients and errors are read, added, separated by magnitude, and written back to the same addresses.
+    SPARSIFY: gradients and errors are read, added, separated by magnitude, and written back to their addresses.
 
     Parameters
     ----------
@@ -53,18 +53,18 @@ class MaskDataflow(wiring.Component):
     Members
     -------
     start : In(1)
-        Begin the command, one cycle after reset at the earliest.
+        Begins the command, at the earliest one cycle after reset.
     setup : In(setup_layout(config))
     done : Out(1)
-        High for a cycle when the last element is in memory.
+        High for one cycle when the last element is in memory.
     bad : Out(1)
-        A job is wrong, and the results of all jobs before it are in memory; held.
+        A job is invalid, and the results of all preceding jobs are in memory; held.
     number : Out(range(config.memories.gradient // config.lanes + 1))
-        Number of the wrong job.
+        Number of the invalid job.
     fetched : Out(1)
         A word of an external mask was taken.
     replaced : Out(range(config.lanes + 1))
-        Number of elements that were replaced, or dropped.
+        Number of elements that were replaced or dropped.
     gradient_read, gradient_write, weight_read, weight_write : memory ports
         See :class:`~hdl.masking.engine.MaskEngine`.
     """
@@ -104,7 +104,7 @@ class MaskDataflow(wiring.Component):
         wiring.connect(m, reader=reader.port, memory=wiring.flipped(self.gradient_read))
         wiring.connect(m, weight_reader=weight_reader.port, memory=wiring.flipped(self.weight_read[1]))
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(self.gradient_write))
-        # Readers and writers take a job at once after reset.
+        # Readers and writers take a job immediately after reset.
         m.d.comb += [
             writer.job.valid.eq(self.start),
             writer.job.payload.row.eq(setup.gradient_row),
@@ -139,7 +139,7 @@ class MaskDataflow(wiring.Component):
         to_circuit, to_reader = fork.o
 
         row = Signal(range(config.memories.gradient // lanes))
-        under_way = Signal(range(16))  # jobs in flight: their last beat is not yet taken
+        under_way = Signal(range(16))  # jobs in flight: their last beat has not been taken yet
         begins, ends = Signal(), Signal()
         mask = Signal()
         words_asked = Signal()
@@ -176,7 +176,7 @@ class MaskDataflow(wiring.Component):
         with m.If(mask):
             connect_stream(m, weight_reader.o, serializer.i)
             m.d.comb += [
-                # Words are read from the first external job on, and reach the source with its first beat.
+                # Words are read from the first external job on, and reach the source with that job's first beat.
                 weight_reader.job.valid.eq(jobs.external & ~words_asked & (setup.weight_count != 0)),
                 reader.job.valid.eq(to_reader.valid),
                 reader.job.payload.row.eq(row),

@@ -12,7 +12,7 @@ def describe(config):
     """Return the engine's :class:`~hdl.control.engine.EngineDescription`, or None on a node without masking.
 
     MASK reads its list of jobs at ``weight_base``, and the words of external masks at ``state_base``, both in the
-    weight memory; SPARSIFY keeps its errors at ``weight_base``.
+    weight memory; SPARSIFY stores its errors at ``weight_base``.
     """
     gradients = Extent(base="gradient_base", memory="gradients")
     operations = []

@@ -1,4 +1,4 @@
-"""Masking as commands of a node: matrices in the gradient memory are masked in place, gradients are made sparse."""
+"""Masking commands of a node: mask matrices in the gradient memory in place, and sparsify gradients."""
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -17,12 +17,12 @@ from hdl.streams.stream import SkidBuffer, connect_stream
 
 __all__ = ["MaskEngine", "counts_layout", "mask_cycles", "sparsify_cycles"]
 
-#: Cycles from the taking of a command's last beat until the beat is known to be in memory.
+#: Cycles from when a command's last beat is taken until it is known to be in memory.
 _ENDING = 1 + RowWriter.latency
 
 
 def mask_cycles(jobs, *, lanes):
-    """Cycles of a MASK, if the host does not access the memories.
+    """Number of cycles of a MASK command if the host does not access the memories.
 
     Parameters
     ----------
@@ -31,30 +31,30 @@ def mask_cycles(jobs, *, lanes):
     lanes : int
     """
     beats = [count * rows * -(-columns // lanes) for rows, columns, count in jobs]
-    # Cycles from the taking of one job to the offer of the next.
+    # Cycles from when one job is taken until the next one is offered.
     ahead = [JobReader.latency(rows, columns, lanes=lanes) + 1 for rows, columns, _ in jobs]
     first = RowReader.latency + ahead[0] + MaskCircuit.latency
     return first + sum(map(max, beats, [*ahead[1:], 0])) + _ENDING
 
 
 def sparsify_cycles(length, *, lanes):
-    """Cycles of a SPARSIFY, if the host does not access the memories."""
+    """Number of cycles of a SPARSIFY command if the host does not access the memories."""
     return 1 + RowReader.latency + SkidBuffer.latency + MagnitudeMask.latency + -(-length // lanes) + _ENDING
 
 
 def counts_layout():
-    """Increments of the counters in a cycle, by the names of the registers."""
+    """Increments of the counters per cycle, by register name."""
     return data.StructLayout({"mask_words_fetched": 1, "elements_masked": 4, "command_cycles": 1, "stall_memory": 1})
 
 
 class MaskEngine(wiring.Component):
-    """Run MASK and SPARSIFY on the memories of a node, one command after the other.
+    """Run MASK and SPARSIFY on the memories of a node, one command after another.
 
     A command is run by the :class:`MaskDataflow`, which is held in reset between commands, and reported by one event.
-    Alternative and threshold are sampled when it is taken. docs/protocol.md has the operations, and the list of jobs.
-    A command without length ends with OK at once.
+    Alternative and threshold are sampled when it is taken. docs/protocol.md describes the operations and the job
+    list. A command without length ends with OK immediately.
 
-    Only the jobs before a wrong one are executed, and only their elements are written.
+    Only the jobs that precede an invalid one are executed, and only their elements are written.
 
     Parameters
     ----------
@@ -64,19 +64,19 @@ class MaskEngine(wiring.Component):
     Members
     -------
     command : In(stream of command_layout())
-        Command of an operation of the configuration; checked beforehand, see
+        Command for an operation of the configuration; it has already been checked: see
         :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
-        One event per command. The detail is the count of replaced elements, or the number of the wrong job.
+        One event per command. The detail is the number of replaced elements, or the number of the invalid job.
     alternative, threshold : In(32)
     link_reset : In(1)
-        End a command, which may be partly done.
+        Ends a command, which may have been partly executed.
     weight_version : In(32)
-        Version in the event.
+        Weight version for the event.
     count : Out(counts_layout())
     gradient_read, gradient_write, weight_write : memory ports
     weight_read : array of 2 memory ports
-        Ports for the list of jobs, and for words and errors.
+        Ports for the job list, and for words and errors.
     """
 
     def __init__(self, *, config):

@@ -1,4 +1,4 @@
-"""Generator of mask bits from row and column indices of elements."""
+"""Generator of mask bits from the row and column indices of elements."""
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import stream, wiring
@@ -12,11 +12,11 @@ __all__ = ["MaskGenerator"]
 
 
 class MaskGenerator(wiring.Component):
-    """Generate the mask bits of a job's matrices, row by row, for all kinds of mask but the external one.
+    """Generate the mask bits of a job's matrices, row by row, for all kinds of mask except ``external``.
 
     The first beat of a job is offered :attr:`latency` cycles after the job was taken; throughput is one beat per
     cycle, from row to row, matrix to matrix and job to job. A job without rows, columns or matrices generates no
-    beat. ``jobs.ready`` depends combinationally on ``o.ready``.
+    beats. ``jobs.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -54,11 +54,11 @@ class MaskGenerator(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes, bits = self._lanes, self._index_bits
-        lane_bits = (lanes - 1).bit_length()  # low bits of a column index: the lane
+        lane_bits = (lanes - 1).bit_length()  # low bits of a column index, which are the lane
         job = self.jobs.payload
 
-        # First stage: the job and the position in it. Flags for the last beat, row and matrix are registers, set one
-        # beat ahead by comparing with the last beat, row and matrix but one.
+        # First stage: the job and the position in it. Flags for the last beat, row and matrix are registers that are
+        # set one beat ahead, by comparison with the last beat, row and matrix but one.
         mask = Signal.like(job.mask)
         active = Signal()
         row = Signal(bits)
@@ -69,12 +69,12 @@ class MaskGenerator(wiring.Component):
         beat_last_but_one = Signal(bits - lane_bits)
         beat_only = Signal()
         beat_last = Signal()
-        tail = Signal(max(lane_bits, 1))  # lanes in the last beat of a row; 0 if all
+        tail = Signal(max(lane_bits, 1))  # number of lanes in the last beat of a row; 0 means all lanes
         left = Signal.like(job.count)
         matrix_last = Signal()
         last = Signal()
-        move = Signal()  # the beat leaves the position
-        moves = Signal()  # the comparator takes a position
+        move = Signal()  # a beat is generated at this position
+        moves = Signal()  # the comparator accepts a position
         column_last_but_one = Signal(bits)
         m.d.comb += [
             last.eq(beat_last & row_last & matrix_last),
@@ -108,7 +108,7 @@ class MaskGenerator(wiring.Component):
                 matrix_last.eq(job.count == 1),
             ]
 
-        # The other stages compare it with the bounds of the mask.
+        # The other stages compare the position with the bounds of the mask.
         m.submodules.comparator = comparator = MaskComparator(lanes=lanes, index_bits=bits)
         position = comparator.i.payload
         connect_stream(m, comparator.o, self.o)

@@ -1,4 +1,4 @@
-"""List of jobs of MASK: the layout of a job in memory, and a reader that checks each job."""
+"""Job list of MASK: the layout of a job in memory, and a reader that checks each job."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -17,11 +17,11 @@ _FIELDS = ("length_rows", "length_columns", "first_row", "end_row", "first_colum
 
 
 def mask_job_layout():
-    """Layout of a job of MASK, in eight words: a batch of matrices in memory, and their mask.
+    """Layout of a MASK job in eight words: a batch of matrices in memory, and their mask.
 
-    ``kinds`` has a bit for each kind of mask, in the order of :data:`hdl.masking.mask.KINDS`; that module explains
-    the other fields. ``elements`` counts the elements of memory that the job takes: every row of a matrix begins in a
-    new memory row, so that it is count * rows * ceil(columns / lanes) * lanes.
+    ``kinds`` has one bit for each kind of mask, in the order of :data:`hdl.masking.mask.KINDS`; that module explains
+    the other fields. ``elements`` is the number of memory elements that the job occupies: every row of a matrix
+    begins in a new memory row, so it equals count * rows * ceil(columns / lanes) * lanes.
     """
     return data.StructLayout({
         "kinds": 7, "reserved": 9, "count": 16,
@@ -36,52 +36,52 @@ def mask_job_layout():
 
 
 def checked_job_layout(elements):
-    """Layout of a checked job: the mask circuit's job, and its number of memory elements, at most ``elements``."""
+    """Layout of a checked job: the mask circuit's job, and its memory elements, at most ``elements``."""
     return data.StructLayout({"job": job_layout(INDEX_BITS), "elements": range(elements + 1)})
 
 
 class JobReader(wiring.Component):
-    """Read the jobs of a list in memory one after the other, and offer each valid job.
+    """Read the jobs of a list in memory one after another, and offer each valid job.
 
-    A job is wrong
+    A job is invalid
 
-    - if it has no rows, columns or matrices, or a field that has more bits than the circuit's indices;
-    - if its ``elements`` are not count * rows * ceil(columns / lanes) * lanes, or exceed the rest of ``length``;
-    - if it is external, and takes more than the rest of ``words``;
+    - if it has no rows, columns or matrices, or if a field has more bits than the circuit's indices;
+    - if its ``elements`` are not count * rows * ceil(columns / lanes) * lanes, or exceed what remains of ``length``;
+    - if it is external, and needs more than the rest of ``words``;
     - if the list ends before it.
 
     Reserved bits are ignored, and fields of kinds that are not enabled are checked only for their width. Products are
-    computed by adding and shifting, for as long as a factor has bits.
+    computed by shifting and adding, for as long as a factor has bits left.
 
-    From the first beat of a job on it takes :meth:`latency` cycles until the job is offered, and one more until the
-    reader begins the next job. ``i.ready`` depends only on registers, and ``o`` consists of registers.
+    A job is offered :meth:`latency` cycles after its first beat, and the reader begins the next job one cycle later.
+    ``i.ready`` depends only on registers, and ``o`` consists of registers.
 
     Parameters
     ----------
     lanes : int
         Elements in a beat: 1, 2, 4 or 8.
     elements, words : int
-        Largest number of elements of data, and of words of external masks.
+        Maximum number of data elements, and of words of external masks.
 
     Members
     -------
     start : In(1)
-        Begin a list. Only the first one after reset counts.
+        Begins a list. Only the first pulse after reset has an effect.
     length : In(range(elements + 1))
-        Total number of elements of data of the jobs; taken with ``start``.
+        Total number of data elements of the jobs; taken with ``start``.
     words : In(range(words + 1))
         Number of words of external masks in memory; taken with ``start``.
     empty : In(1)
-        The list is empty, without any beat; taken with ``start``.
+        The list is empty and has no beats; taken with ``start``.
     i : In(stream of beat_layout(lanes))
-        The list; its end has ``last``, and is the end of a job.
+        The list; its last beat has ``last``, and ends a job.
     o : Out(stream of checked_job_layout(elements))
     external : Out(1)
-        High in the cycle before an external job is offered, or before its last check refuses it.
+        High in the cycle before an external job is offered, or before its last check rejects it.
     complete : Out(1)
-        The jobs taken from ``o`` complete the length, and no further job is offered.
+        The jobs taken from ``o`` make up ``length``, and no further job is offered.
     bad : Out(1)
-        The next job is wrong, and no further job is offered.
+        The next job is invalid, and no further job is offered.
     """
 
     def __init__(self, *, lanes, elements, words):
@@ -102,14 +102,14 @@ class JobReader(wiring.Component):
 
     @staticmethod
     def latency(rows, columns, *, lanes):
-        """Cycles for a job of the given numbers of rows and columns."""
+        """Latency for a job with the given numbers of rows and columns."""
         return 8 // lanes + rows.bit_length() + columns.bit_length() + 2
 
     def elaborate(self, platform):
         m = Module()
         lanes = self._lanes
         lane_bits = exact_log2(lanes)
-        # Every valid number below fits into this width.
+        # Every valid number in the following code fits into this width.
         width = max(COUNT_BITS, bits_for(self._elements))
 
         job = Signal(mask_job_layout())
@@ -119,7 +119,7 @@ class JobReader(wiring.Component):
         left = Signal.like(self.length)
         words_left = Signal.like(self.words)
 
-        # Both products share one addend; a job is wrong if a bit that it needs is shifted out.
+        # Both products share one addend; a job is invalid if a bit that it needs is shifted out.
         addend = Signal(width)
         lost = Signal()
         factor, beat_factor = Signal(INDEX_BITS), Signal(INDEX_BITS)

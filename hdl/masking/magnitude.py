@@ -1,4 +1,4 @@
-"""Magnitude mask with error feedback: large sums are kept and sent, small ones wait for the next step."""
+"""Magnitude mask with error feedback: sends large sums, and keeps small sums for the next step."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -17,20 +17,20 @@ class MagnitudeMask(wiring.Component):
     """Add gradients to the errors of earlier steps, and separate the sums by magnitude.
 
     Each lane has a binary32 sum, rounded to nearest even. Its magnitude is the integer of its bits without the sign:
-    if this is at least the magnitude of ``threshold``, ``kept`` has the sum and ``dropped`` +0.0; otherwise ``kept``
-    has +0.0 and ``dropped`` the sum. So infinities are above all numbers, and NaNs, which are canonical, above
-    infinities; a threshold of zero keeps all sums, -0.0 included.
+    if this is at least the magnitude of ``threshold``, ``kept`` is the sum and ``dropped`` is +0.0; otherwise
+    ``kept`` is +0.0 and ``dropped`` is the sum. So infinities are above all numbers, and NaNs, which are canonical,
+    above infinities; a threshold of zero keeps all sums, including -0.0.
 
     Beats are taken in pairs, the n-th of ``gradients`` with the n-th of ``errors``, which should have the same
     framing: ``keep`` and ``last`` of the results come from the gradients, and the errors' are ignored. Packets of
-    different lengths cause neither a hang nor an error: the rest of the longer one is paired with the packet after
-    the shorter. Elements with a clear keep bit are computed as well, but do not count as replaced.
+    different lengths cause neither a hang nor an error: the rest of the longer packet is paired with the packet that
+    follows the shorter one. Elements with a clear keep bit are also computed, but do not count as replaced.
 
-    A pair that finds both queues empty is offered by both outputs :attr:`latency` cycles after it was taken;
-    throughput is one beat per cycle. The arithmetic has no handshake: a pair is taken when both result queues, of
-    :attr:`depth` beats each, have a free slot for it, so that either output may stall on its own for :attr:`depth`
-    beats. ``gradients.ready`` depends combinationally on ``errors.valid``, and ``errors.ready`` on
-    ``gradients.valid``; all other outputs are registers or depend only on registers.
+    If both queues are empty, the results of a pair are offered :attr:`latency` cycles after it was taken; throughput
+    is one beat per cycle. The arithmetic has no handshake: a pair is taken when both result queues, of :attr:`depth`
+    beats each, have a free slot, so either output can stall for :attr:`depth` beats independently of the other.
+    ``gradients.ready`` depends combinationally on ``errors.valid``, and ``errors.ready`` on ``gradients.valid``; all
+    other outputs are registers or depend only on registers.
 
     Parameters
     ----------
@@ -40,13 +40,13 @@ class MagnitudeMask(wiring.Component):
     Members
     -------
     threshold : In(32)
-        Smallest magnitude to keep, a binary32 number; its sign is ignored. It is compared :attr:`threshold_latency`
-        cycles after a pair was taken, and so must be stable until the last result has been offered.
+        Smallest magnitude to keep, as a binary32 number; its sign is ignored. It is compared
+        :attr:`threshold_latency` cycles after a pair is taken, so it must be stable until the last result.
     gradients, errors : In(stream of beat_layout(lanes))
     kept, dropped : Out(stream of beat_layout(lanes))
     replaced : Out(range(lanes + 1))
-        Number of elements dropped from the pair that was taken ``latency - 1`` cycles ago, and so one cycle before it
-        can be offered; 0 if no pair was taken.
+        Number of elements dropped from the pair that was taken ``latency - 1`` cycles ago, which is one cycle before
+        it can be offered; 0 if no pair was taken.
     """
 
     threshold_latency = FloatAdder.latency
@@ -82,7 +82,7 @@ class MagnitudeMask(wiring.Component):
             taken.eq(self.gradients.valid & self.errors.valid & room.all()),
         ]
 
-        # `valid` must be known from reset on, and so passes flip-flops with a reset instead of a delay line.
+        # `valid` must be defined from reset on, so it passes through flip-flops with a reset instead of a delay line.
         valid = taken
         for cycle in range(self.threshold_latency + 1):
             following = Signal(name=f"valid_{cycle + 1}")
@@ -119,7 +119,7 @@ class MagnitudeMask(wiring.Component):
                 multiplexer.i.payload.keep.eq(frame.o.keep),
                 multiplexer.i.payload.last.eq(frame.o.last),
             ]
-            # A pair reserves its slot when it is taken.
+            # A pair reserves its slots in the queues when it is taken.
             places = Signal(range(self.depth + 1), init=self.depth, name=f"{name}_places")
             m.d.comb += room[index].eq(places != 0)
             m.d.sync += places.eq(places - taken + (sink.valid & sink.ready))

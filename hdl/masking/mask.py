@@ -1,6 +1,6 @@
 """Layouts of masks, of the jobs of a mask circuit, and of beats of mask bits.
 
-Elements have a row i and a column j, both from zero. Each kind of mask that a job enables keeps some elements:
+Elements have a row i and a column j, both counted from zero. Each kind of mask that a job enables keeps some of them:
 
 - ``triangle``: j <= i + diagonal, the lower triangle and the causal mask; ``triangle_inverse``: j > i + diagonal;
 - ``padding``: i < length_rows and j < length_columns;
@@ -8,7 +8,7 @@ Elements have a row i and a column j, both from zero. Each kind of mask that a j
 - ``band``: abs(i - j) <= width;
 - ``external``: the elements with a bit set in a stream of words.
 
-An element is kept if each enabled kind keeps it; without an enabled kind, all elements are kept. Kinds that share
+An element is kept if all enabled kinds keep it; if no kind is enabled, all elements are kept. Kinds that share
 parameters may both be enabled.
 """
 
@@ -20,7 +20,7 @@ from hdl.streams.stream import check_lanes
 __all__ = ["COUNT_BITS", "GENERATED", "INDEX_BITS", "KINDS", "MAX_LANES", "check_index_bits", "job_layout",
            "mask_beat_layout", "mask_layout"]
 
-#: Names of the enables of a mask, in the order of the layout.
+#: Names of a mask's enable bits, in the order of the layout.
 KINDS = ("triangle", "triangle_inverse", "padding", "rectangle", "rectangle_inverse", "band", "external")
 
 #: Kinds that depend only on indices.
@@ -32,7 +32,7 @@ INDEX_BITS = 12
 #: Width of the number of matrices in a job.
 COUNT_BITS = 16
 
-#: Largest number of lanes of a mask beat.
+#: Maximum number of lanes in a mask beat.
 MAX_LANES = 16
 
 
@@ -43,7 +43,7 @@ def check_index_bits(index_bits):
 
 
 def mask_layout(index_bits):
-    """Layout of a mask: an enable for each kind, and the parameters; see this module's description.
+    """Layout of a mask: an enable bit for each kind, and the parameters; see this module's docstring.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def mask_layout(index_bits):
 
 
 def job_layout(index_bits):
-    """Layout of a job: a batch of ``count`` matrices of ``rows`` rows and ``columns`` columns, under one mask.
+    """Layout of a job: ``count`` matrices of ``rows`` rows and ``columns`` columns, with the same mask.
 
     Parameters
     ----------
@@ -79,9 +79,9 @@ def job_layout(index_bits):
 def mask_beat_layout(lanes):
     """Layout of a mask beat: the mask bits of consecutive elements of one row.
 
-    ``keep`` marks the lanes that hold an element: all lanes, except in the last beat of a row, marked ``row_end``,
-    where they are contiguous from lane 0. ``mask`` is clear for all other lanes. ``external`` means that the bits
-    must still be combined with the external words. ``last`` marks the end of a job.
+    ``keep`` marks the lanes that hold an element: all lanes, except in the last beat of a row, which is marked
+    ``row_end``, where they are contiguous from lane 0. ``mask`` is clear for all other lanes. ``external`` means that
+    the bits must still be combined with the external words. ``last`` marks the end of a job.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Mask multiplexer: each element passes, or is replaced by an alternative."""
+"""Mask multiplexer: each element passes unchanged or is replaced with an alternative."""
 
 from amaranth.hdl import Module, Mux
 from amaranth.lib import data, stream, wiring
@@ -11,7 +11,7 @@ __all__ = ["MaskMultiplexer", "masked_beat_layout"]
 
 
 def masked_beat_layout(lanes, width=32):
-    """Layout of a beat of elements, each with its mask bit.
+    """Layout of a beat of elements with their mask bits.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def masked_beat_layout(lanes, width=32):
 
 
 class MaskMultiplexer(wiring.Component):
-    """Pass the elements with a set mask bit, and replace the rest by an alternative.
+    """Pass the elements that have their mask bit set, and replace the rest with an alternative.
 
     Latency is :attr:`latency` cycle, one register; throughput is one beat per cycle. ``i.ready`` depends
     combinationally on ``o.ready``.

@@ -1,4 +1,4 @@
-"""Source of external mask bits: words from memory, combined with generated mask bits."""
+"""Source of external mask bits, which are read from memory and combined with generated mask bits."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -15,9 +15,9 @@ _WORD = 32
 class MaskSource(wiring.Component):
     """Split words into the lanes of mask beats, and AND their bits into each beat that is ``external``.
 
-    The bits of a job follow each other without gaps, row after row and matrix after matrix, from bit 0 of the first
-    word; a row may begin within a word. A job begins with a new word, and the rest of its last word is ignored. A
-    word is taken together with the first beat that needs a bit of it, and never before. A beat that is not external
+    The bits of a job are stored without gaps, row after row and matrix after matrix, from bit 0 of the first word; a
+    row may begin within a word. Each job begins with a new word, and the rest of its last word is ignored. A word is
+    taken together with the first beat that needs one of its bits, and never earlier. A beat that is not external
     passes unchanged.
 
     Latency is :attr:`latency` cycle, throughput one beat per cycle. ``i.ready`` depends combinationally on
@@ -54,11 +54,11 @@ class MaskSource(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         beat = self.i.payload
-        # Position of the last bit used in the most recent word.
+        # Position of the last bit that was used in the most recent word.
         used = Signal(range(_WORD), init=_WORD - 1)
         held = Signal(_WORD - 1, reset_less=True)  # the word without bit 0, which is used when the word is taken
 
-        # The kept lanes are contiguous from lane 0, so that their number follows from the end of `keep`.
+        # The kept lanes are contiguous from lane 0, so their number follows from the end of `keep`.
         ends = beat.keep & ~(beat.keep >> 1)
         count = Signal(range(self._lanes + 1))
         following = Signal(range(2 * _WORD))

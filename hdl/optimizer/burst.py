@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # The constructor builds the arithmetic, since its latencies are needed even if nothing is elaborated.
-"""Optimizer in bursts: gradients in, new weights out to memory and to every worker."""
+"""Optimizer that processes bursts: gradients in, new weights out to memory and to every worker."""
 
 from amaranth.hdl import C, Cat, Module, Signal
 from amaranth.lib import data, stream, wiring
@@ -20,68 +20,68 @@ from hdl.throttle import RATE_BITS, Throttle
 
 __all__ = ["StreamedOptimizer"]
 
-_QUEUE_LATENCY = 3  # of block memory
+_QUEUE_LATENCY = 3  # latency of block memory
 
 
 class StreamedOptimizer(wiring.Component):
-    """Sum the gradients of all workers, update weights and state, and send new weights to all, in bursts.
+    """Sum the gradients of all workers, update weights and state, and send out new weights, in bursts.
 
-    A command names the elements of a burst and the workers that send gradients for it; a worker that does not counts
-    as +0.0. The gradients of each worker, the weights and the state of a burst are separate streams, ended by
-    ``last``. They are buffered first, at any pace and ahead of their command; beats beyond the command's count are
-    ignored. When all are complete the burst runs: ``ceil(count / update_lanes)`` beats, one every ``update_interval``
-    cycles, and every new weight goes to memory and to every broadcast port. Gradients are discarded as they are
-    drained; no copy is kept.
+    A command gives the number of elements in a burst and the workers that send gradients for it; the gradients of all
+    other workers are +0.0. The gradients of each worker, the weights and the state of a burst are separate streams,
+    ended by ``last``. They are buffered first, at any rate and even ahead of their command; beats beyond the
+    command's count are ignored. When all operands are complete, the burst runs: ``ceil(count / update_lanes)`` beats,
+    one every ``update_interval`` cycles, and every new weight goes to memory and to every broadcast port. Gradients
+    are discarded as they are drained; no copy is kept.
 
     Timing
     ------
     A burst of T beats that finds its operands buffered, its command taken and its queues empty takes exactly ``T +
-    reducer_latency + update_latency`` cycles from its first beat to the cycle, included, of the offer of its last
-    row. The first beat is in the cycle after the last of these came true. Bursts of ``depth`` elements follow each
-    other every ``depth / update_lanes`` cycles, with no cycle between, as long as streams and queues keep pace. Both
+    reducer_latency + update_latency`` cycles, from its first beat to the cycle, inclusive, that offers its last row.
+    The first beat enters in the cycle after the last of these conditions is met. Bursts of ``depth`` elements follow
+    each other every ``depth / update_lanes`` cycles, without gaps, as long as streams and queues keep pace. Both
     latencies depend on the arithmetic for ``rules``, ``format`` and ``update_interval``, and not on the rule in use.
 
-    With an ``update_interval`` of i beats enter only in every i-th cycle, counted from reset, if all operands were
-    there in the cycle before. So the first one is 1 to i cycles later, the burst takes ``i * (T - 1) + 1 +
+    With an ``update_interval`` of i, beats enter only in every i-th cycle, counted from reset, if all operands were
+    available in the preceding cycle. So the first beat is 1 to i cycles later, the burst takes ``i * (T - 1) + 1 +
     reducer_latency + update_latency`` cycles from it, and bursts of ``depth`` elements follow each other every ``i *
     depth / update_lanes`` cycles.
 
-    No ready runs through the arithmetic: a beat enters when every queue of results has a row reserved for it, and a
-    port that stalls delays only later beats, never beats in flight. Each queue holds a whole burst, so that no port
-    has to wait for another within a burst. All ``ready`` inputs and outputs connect only to registers.
+    No ready signal passes through the arithmetic: a beat enters when a row has been reserved for it in every result
+    queue. A port that stalls delays only later beats, never beats in flight. Each queue holds a whole burst, so that
+    no port has to wait for another port within a burst. All ``ready`` inputs and outputs connect only to registers.
 
-    ``settings`` must be stable, with the values for the commands, from the cycle before a command's transfer until
-    ``idle``. With a rule that uses fewer planes than there are, the other planes are neither awaited nor written.
+    ``settings`` must hold the values for the commands, and be stable, from the cycle before a command's transfer
+    until ``idle``. If a rule uses only some of the planes, the other planes are neither awaited nor written.
 
     Parameters
     ----------
     workers : int
-        Gradient streams, 1 to 8.
+        Number of gradient streams, 1 to 8.
     lanes : int
         Elements in a beat: 1, 2, 4 or 8.
     depth : int
         Elements in the longest burst; a positive multiple of ``lanes``.
     update_lanes : int or None
-        Elements that enter the arithmetic per cycle, and so lanes of arithmetic: 1, 2, 4 or 8, at most ``lanes``,
-        which is the default.
+        Elements that enter the arithmetic per cycle, which is the number of update lanes: 1, 2, 4 or 8, at most
+        ``lanes``, which is the default.
     update_interval : int
-        Cycles per beat that enters the arithmetic: 1, 2, 4 or 8. With more than one, operations share adders and
-        multipliers (:class:`~hdl.optimizer.shared_lane.SharedLane`), and beats are as narrow as the arithmetic:
-        ``update_lanes`` must be ``lanes``, and units with wider beats split them (:mod:`~hdl.optimizer.slices`). Only
-        1 in fixed point.
+        Cycles per beat that enters the arithmetic: 1, 2, 4 or 8. With more than one cycle, operations share adders
+        and multipliers (:class:`~hdl.optimizer.shared_lane.SharedLane`), and beats are as narrow as the arithmetic:
+        ``update_lanes`` must be ``lanes``, and units with wider beats must split them (:mod:`~hdl.optimizer.slices`).
+        Must be 1 in fixed point.
     broadcasts : int
-        Ports that repeat the new weights; at least 1.
+        Number of ports that repeat the new weights; at least 1.
     rules : tuple of Rule or None
-        Rules that a command may name. They determine the number of state planes. By default all rules of the format.
+        Rules that a command may use. They determine the number of state planes. Default: all rules of the format.
     format : FloatFormat or FixedFormat
         Format of gradients, weights and state: FP32, or fixed point with SGD and momentum.
     dsps : int
-        DSP blocks each floating-point multiplier may use: 4, 2 or 1.
+        DSP blocks that each floating-point multiplier may use: 4, 2 or 1.
     primitive : bool
-        Whether the multipliers of fixed point are instances of ECP5's block, which simulators do not support; see
+        Whether the fixed-point multipliers are instances of the ECP5 block, which simulators do not support; see
         :class:`~hdl.optimizer.fixed_point.MultiplierBlock`.
     throttled : bool
-        Whether beats enter in only ``rate`` of 65,536 of the possible cycles, or with a rate of 0 in all.
+        Whether beats enter only in ``rate`` of every 65,536 possible cycles, or in all cycles if ``rate`` is 0.
 
     Members
     -------
@@ -96,8 +96,8 @@ class StreamedOptimizer(wiring.Component):
     rate : In(16)
         Present if ``throttled``.
     nonfinite : Out(1)
-        Pulse: a reduced gradient of a burst is infinite or not a number. Not later than ``bursts`` of that burst;
-        never in fixed point.
+        Pulse: a reduced gradient of a burst is infinite or not a number. It comes no later than that burst's pulse of
+        ``bursts``, and never in fixed point.
     bursts : Out(1)
         Pulse: the last new weights of a burst entered their queues.
     idle : Out(1)
@@ -182,7 +182,7 @@ class StreamedOptimizer(wiring.Component):
 
     @property
     def lane(self):
-        """Arithmetic of one update lane; its latencies add up to the following ones."""
+        """Arithmetic of one update lane; the following latencies are sums of its latencies."""
         return self._updates[0]
 
     @property
@@ -192,7 +192,7 @@ class StreamedOptimizer(wiring.Component):
 
     @property
     def adder_latency(self):
-        """Cycles of one level of the reducer's tree; only with an interval of 1."""
+        """Latency in cycles of one level of the reducer's tree; only defined for an interval of 1."""
         return self._reducers[0].adder_latency
 
     @property
@@ -202,26 +202,26 @@ class StreamedOptimizer(wiring.Component):
 
     @property
     def update_latency(self):
-        """All other cycles from the entry of a beat to the offer of its new weights."""
+        """All other cycles from the entry of a beat until its new weights are offered."""
         return GradientBuffer.latency + self.lane.latency + _QUEUE_LATENCY
 
     @property
     def latency(self):
-        """Cycles from the entry of a beat to the offer of its new weights."""
+        """Cycles from the entry of a beat until its new weights are offered."""
         return self.reducer_latency + self.update_latency
 
     @property
     def queue_depth(self):
-        """Capacity of each queue of results in rows: a whole burst, and enough to keep the arithmetic busy."""
+        """Capacity of each result queue in rows: a whole burst, and enough to keep the arithmetic busy."""
         rows_under_way = self.latency // (self._lanes // self._update_lanes * self._interval) + 2
         return max(self._depth // self._lanes, rows_under_way)
 
     def _banks(self, delay):
-        """Banks of a buffer that is drained ``delay`` cycles after its burst began."""
+        """Number of banks of a buffer that is drained ``delay`` cycles after its burst begins."""
         beats = self._depth // self._update_lanes
         if self._interval == 1:
             return 2 + -(-delay // beats)
-        # A fill is faster than a burst: the rest of the burst's time is enough for most delays.
+        # A fill is faster than a burst: the remaining time of the burst covers most delays.
         return max(2, 1 + -(-(delay + beats + 2 - self._interval) // (beats * self._interval)))
 
     def elaborate(self, platform):
@@ -237,26 +237,26 @@ class StreamedOptimizer(wiring.Component):
         )
         connect_stream(m, self.command, control.command)
 
-        # Cycles since beats could enter, modulo the interval: one-hot. The decision about beats has its own copy,
-        # since the other registers have a large fan-out.
+        # Cycles since beats could last enter, modulo the interval, one-hot. The controller has its own copy, since
+        # the other registers have a large fan-out.
         phase, turn = Signal(self._interval, init=1), Signal(self._interval, init=1)
         if self._interval > 1:
             m.d.sync += [phase.eq(phase.rotate_left(1)), turn.eq(turn.rotate_left(1))]
         else:
             phase = turn = C(1, 1)
 
-        # Results of a beat, each at its delay after the entry.
+        # Results of a beat, each with its delay after the beat's entry.
         summed = GradientBuffer.latency + self.reducer_latency
         remembered = [summed + latency for latency in self.lane.state_latencies]
         updated = summed + self.lane.latency
         tags = self._delay_tags(m, control.beat, phase, {*state_delays, weight_delay, summed, *remembered, updated})
 
-        # Settings are there a cycle before their command.
+        # Settings are valid one cycle before their command.
         used_planes = Signal(max(self.planes, 1))
         m.d.sync += used_planes.eq(planes_used(self.settings.rule, self.planes))
 
         def buffer(name, source, *, used, delay=0):
-            """Buffer a stream of operands; they are output with the beat that entered ``delay`` cycles before."""
+            """Buffer a stream of operands; they are output with the beat that entered ``delay`` cycles earlier."""
             m.submodules[name] = banks = GradientBuffer(
                 lanes=lanes, read_lanes=update_lanes, depth=self._depth, banks=self._banks(delay), width=width
             )
@@ -319,10 +319,10 @@ class StreamedOptimizer(wiring.Component):
         rooms, empties = [], []
 
         def queue(name, rows, sink, *, used=1):
-            """Queue rows for a port. A beat that ends a row reserves its slot when it enters."""
+            """Queue rows for a port. A beat that ends a row reserves a slot in the queue when it enters."""
             m.submodules[name] = results = Queue(shape=self._row, depth=self.queue_depth, block=True)
             connect_stream(m, results.o, sink)
-            level = Signal(range(self.queue_depth + 1), name=f"{name}_level")  # rows present or reserved
+            level = Signal(range(self.queue_depth + 1), name=f"{name}_level")  # rows that are present or reserved
             room = Signal(init=1, name=f"{name}_room")
             reserved = control.beat.valid & control.beat.row_end & used
             taken = sink.valid & sink.ready
@@ -355,8 +355,8 @@ class StreamedOptimizer(wiring.Component):
     def _delay_tags(self, m, beat, phase, ages):
         """Delay tags: for each age, the tag of the beat that entered that number of cycles ago.
 
-        The valid bit must be known from reset on, and passes flip-flops; the rest passes delay lines. Both advance
-        when beats may enter, and a tag is held for ``update_interval`` cycles; only one of these counts.
+        The valid bit must be defined from reset on, and passes through flip-flops; the rest passes through delay
+        lines. Both advance when beats may enter. A tag is held for ``update_interval`` cycles but used in only one.
         """
         contents = tag_layout(self._lanes, self._update_lanes)
         valid, tag, age = beat.valid, beat, 0

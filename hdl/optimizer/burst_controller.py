@@ -1,4 +1,4 @@
-"""Control of bursts: the choice of the beat that enters the arithmetic in each cycle."""
+"""Control of bursts: selects the beat that enters the arithmetic in each cycle."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -11,15 +11,15 @@ __all__ = ["BurstController", "command_layout", "tag_layout"]
 
 
 def command_layout(workers, depth):
-    """Payload of the command stream: the number of elements of a burst, 1 to ``depth``, and the workers that send."""
+    """Payload of a command: the number of elements in a burst, 1 to ``depth``, and the workers that send."""
     return data.StructLayout({"count": range(depth + 1), "active": workers})
 
 
 def tag_layout(lanes, update_lanes):
     """Layout of the tag that travels with a beat of a burst.
 
-    ``keep`` marks its elements, ``part`` is its position in a row of ``lanes`` elements, ``row_end`` marks the end of
-    that row, and ``last`` the end of the burst.
+    ``keep`` marks the beat's elements, ``part`` is its position in a row of ``lanes`` elements, ``row_end`` marks the
+    end of that row, and ``last`` marks the end of the burst.
     """
     return data.StructLayout(
         {"valid": 1, "keep": update_lanes, "part": range(lanes // update_lanes + 1), "row_end": 1, "last": 1}
@@ -29,13 +29,13 @@ def tag_layout(lanes, update_lanes):
 class BurstController(wiring.Component):
     """Decide, cycle by cycle, whether a beat of a burst enters the arithmetic.
 
-    A burst begins once all of its operands are buffered, and its beats follow each other in consecutive cycles,
-    except cycles without ``room`` for a result. The next burst begins in the cycle after the last beat if its
-    operands are there by then. Two commands are held; ``command.ready`` depends only on registers, and a command
-    counts from the cycle after it is taken.
+    A burst begins when all of its operands are buffered. Its beats enter in consecutive cycles, except in cycles
+    without ``room`` for a result. The next burst begins in the cycle after the last beat if its operands are buffered
+    by then. The controller holds up to two commands; ``command.ready`` depends only on registers, and a command takes
+    effect in the cycle after it is accepted.
 
-    A controller that is ``paced`` decides a cycle ahead, into a register, since its inputs are spread over the chip:
-    a beat enters in its ``turn`` if operands and room were there in the cycle before.
+    A ``paced`` controller decides one cycle ahead and registers the decision, since its inputs are spread over the
+    chip: a beat enters in its ``turn`` if operands and room were available in the preceding cycle.
 
     Parameters
     ----------
@@ -48,13 +48,13 @@ class BurstController(wiring.Component):
     -------
     command : In(stream of command_layout(workers, depth))
     filled : In(workers)
-        Workers with a bank of gradients to claim.
+        Workers that have a bank of gradients to claim.
     supplied : In(1)
         All other operands of a burst are buffered.
     room : In(1)
-        Every queue of results has room for one more row.
+        Every result queue has room for one more row.
     turn : In(1)
-        The arithmetic takes a beat in this cycle: in every cycle, unless ``paced``.
+        The arithmetic accepts a beat in this cycle; always high, unless ``paced``.
     begin : Out(1)
         A burst begins: claim its operands.
     active : Out(workers)
@@ -92,7 +92,7 @@ class BurstController(wiring.Component):
 
         lane_bits = exact_log2(self._update_lanes)
         parts = self._lanes // self._update_lanes
-        final = Signal.like(command.count)  # the burst's last element
+        final = Signal.like(command.count)  # last element of the burst
         index = Signal(len(final) - lane_bits)
         running = Signal()
         complete = Signal()

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # The constructor builds the arithmetic, since its latencies are needed even if nothing is elaborated.
-"""Fixed-point arithmetic of the optimizer, for small FPGAs: the sum over workers, and the datapath of one lane."""
+"""Fixed-point arithmetic of the optimizer, for small FPGAs: sum over workers, and datapath of a lane."""
 
 from dataclasses import dataclass
 
@@ -15,9 +15,9 @@ from hdl.optimizer.rules import RULES, Rule, check_rules
 __all__ = ["FRACTION_BITS", "INT16", "INT18", "SCALAR_WIDTH", "FixedFormat", "FixedLane", "FixedReducer",
            "MultiplierBlock", "fixed_settings_layout"]
 
-#: Width of a scalar, and of both operands of a multiplier block.
+#: Width of a scalar, and of each operand of a multiplier block.
 SCALAR_WIDTH = 18
-#: Fraction bits of a scalar, so that its range is [-2, 2).
+#: Fraction bits of a scalar; its range is [-2, 2).
 FRACTION_BITS = 16
 
 _ADDER_LATENCY = 1
@@ -26,7 +26,7 @@ _SATURATION_LATENCY = 2
 
 @dataclass(frozen=True, kw_only=True)
 class FixedFormat:
-    """Format of elements as signed integers, in two's complement.
+    """Format of elements as signed integers in two's complement.
 
     The host chooses the binary point: an update is linear in gradients, weights and state.
 
@@ -48,27 +48,27 @@ INT18 = FixedFormat(width=18)
 
 
 def fixed_settings_layout():
-    """Layout of an update's scalars: signed, with :data:`FRACTION_BITS` bits of fraction."""
+    """Layout of an update's scalars: signed, with :data:`FRACTION_BITS` fraction bits."""
     scalar = signed(SCALAR_WIDTH)
     return data.StructLayout({"rule": Rule, "gradient_scale": scalar, "learning_rate": scalar, "momentum": scalar})
 
 
 class MultiplierBlock(wiring.Component):
-    """Multiply two signed integers in one block of an ECP5, with registers before, within and after it.
+    """Multiply two signed integers in one ECP5 block, with registers before, within and after it.
 
     The product of the operands of one cycle is on ``o`` :attr:`latency` cycles later. Nothing is reset.
 
     Parameters
     ----------
     primitive : bool
-        Instantiate MULT18X18D and use its own registers, which Yosys does not infer. Simulators then need a model of
-        the primitive. Both variants are equal in every cycle.
+        Instantiate MULT18X18D and use its internal registers, which Yosys does not infer. Simulators then need a
+        model of the primitive. Both variants have the same outputs in every cycle.
 
     Members
     -------
     a, b : In(signed(18))
     clear : In(1)
-        Replace the product that appears in the next cycle by zero.
+        Replace the product that appears in the next cycle with zero.
     o : Out(signed(36))
     """
 
@@ -107,16 +107,16 @@ class MultiplierBlock(wiring.Component):
 
 
 class FixedReducer(wiring.Component):
-    """Add one element of every worker in a balanced tree over the worker index.
+    """Add one element from each worker in a balanced tree over the worker index.
 
-    Each level adds one bit, so that nothing saturates and the order does not matter. One worker's element passes
-    unchanged. Latency is :attr:`latency` cycles, one per level; throughput is one sum per cycle. There is no
+    Each level adds one bit, so that nothing saturates and the order does not matter. With one worker, its element
+    passes unchanged. Latency is :attr:`latency` cycles, one per level; throughput is one sum per cycle. There is no
     handshake, and nothing is reset.
 
     Parameters
     ----------
     workers : int
-        Elements to add, 1 to 8.
+        Number of elements to add, 1 to 8.
     format : FixedFormat
 
     Members
@@ -167,22 +167,22 @@ class FixedReducer(wiring.Component):
 class FixedLane(wiring.Component):
     """Compute one new weight per cycle from the sum of its gradients, in fixed point.
 
-    With round(x) = floor(x + 1/2), which is half up, and sat(x) the nearest number of the format,
+    With round(x) = floor(x + 1/2), which rounds half up, and sat(x) the nearest number in the format,
 
     - :attr:`Rule.SGD` has d = sat(round(gradient_scale * sum));
     - :attr:`Rule.MOMENTUM` has d = sat(round(momentum * state + gradient_scale * sum)), which is also the new state;
 
     and the new weight is sat(weight - round(learning_rate * d)). Sums and products are exact: each of the two steps
-    rounds once and saturates once. The host multiplies dampening into gradient_scale.
+    rounds once and saturates once. The host includes dampening in gradient_scale.
 
-    Rounding half up costs no logic: the half of the first step is the low bit of a carry chain, and the half of the
-    second is the borrow of the subtraction. It is unbiased but for ties, which are one in 65,536 of evenly spread
+    Rounding half up costs no logic: the half for the first step is the low bit of a carry chain, and the half for the
+    second step is the borrow of the subtraction. It is unbiased except for ties: one in 65,536 of evenly spread
     products.
 
     Operands are taken, and results appear, when the arithmetic needs or produces them: counted from the cycle of
     ``total``, the planes of the state are taken :attr:`state_offsets` and the weight :attr:`weight_offset` cycles
     later; the new state appears :attr:`state_latencies` and the new weight :attr:`latency` cycles later. There is no
-    handshake, and nothing is reset. ``settings`` must not change while anything is in flight, and ``settings.rule``
+    handshake, and nothing is reset. ``settings`` must not change while operands are in flight, and ``settings.rule``
     must be one of ``rules``.
 
     Parameters
@@ -190,7 +190,7 @@ class FixedLane(wiring.Component):
     format : FixedFormat
         Format of gradients, weights and state.
     workers : int
-        Gradients in a sum, 1 to 8.
+        Number of gradients in a sum, 1 to 8.
     rules : tuple of Rule
         Rules to choose from: :attr:`Rule.SGD`, :attr:`Rule.MOMENTUM` or both.
     primitive : bool
@@ -283,8 +283,8 @@ class FixedLane(wiring.Component):
         width = self._format.width
         scalars = self.settings
 
-        # A sum of up to 18 bits fits the block. The block takes the low 18 bits of a wider sum as a signed number;
-        # the upper bits, as Booth digits of -2 to 2, are multiplied outside it, and the rounding addition adds both.
+        # A sum of up to 18 bits fits into the block. The block takes the low 18 bits of a wider sum, signed; the
+        # upper bits, as Booth digits of -2 to 2, are multiplied outside it. The rounding addition adds both.
         low = self.total[:SCALAR_WIDTH].as_signed()
         m.d.comb += [scale.a.eq(scalars.gradient_scale), scale.b.eq(low)]
         product = scale.o
@@ -302,7 +302,7 @@ class FixedLane(wiring.Component):
         else:
             half = C(1, signed(2))
 
-        # A product reaches 2 ** total_width, inclusive. If a second product is as large, the sum takes one bit more.
+        # A product can reach 2 ** total_width. If a second product is as large, the sum needs one more bit.
         step_width = self._total_width + 2 + (self.planes and self._total_width == width)
         rounded = Signal(signed(step_width + 1))
         m.d.comb += rounded.eq(product[FRACTION_BITS - 1:].as_signed() + half)
@@ -310,7 +310,7 @@ class FixedLane(wiring.Component):
         if self.planes:
             m.d.comb += self.new_state[0].eq(step)
 
-        # Twice the weight less an odd number of halves borrows from the weight: this rounds half up.
+        # Subtracting an odd number of halves from twice the weight borrows from the weight: this rounds half up.
         difference = Signal(signed(width + 3))
         m.d.comb += [
             rate.a.eq(scalars.learning_rate),
@@ -324,8 +324,8 @@ class FixedLane(wiring.Component):
 def _saturate(m, stage, value, width):
     """Saturate to ``width`` bits, within two cycles.
 
-    The reset and then the set of flip-flops make the two ends of the range, without LUTs. Yosys infers them if the
-    flip-flops' initial value equals the reset's or the set's.
+    Reset and set of flip-flops produce the two ends of the range, without LUTs. Yosys infers them if the flip-flops'
+    initial value equals that of the reset or of the set.
     """
     sign = value[-1]
     beyond = Signal(name=f"{stage}_beyond")
@@ -339,7 +339,7 @@ def _saturate(m, stage, value, width):
 def _times_digits(m, factor, digits, latency):
     """Multiply ``factor`` by ``floor((digits + 1) / 2)``, within ``latency`` cycles.
 
-    The number is recoded into radix-4 Booth digits of -2 to 2, each from two bits and the bit below them, and the
+    The number is recoded into radix-4 Booth digits of -2 to 2, each from two bits and the next lower bit. The
     multiples that the digits select are added from the top.
     """
     digits = Cat(digits, digits[-1])
@@ -356,7 +356,7 @@ def _times_digits(m, factor, digits, latency):
     for done, row in enumerate(reversed(rows)):
         for _ in range(done):
             row = register(m, "row", **vars(row))
-        # The extra position below generates the carry in that completes the negation of a multiple.
+        # The extra low-order position generates the carry-in that completes the negation of a multiple.
         result = register(m, "multiples", sum=(
             Cat(row.negative, C(0, 2), result).as_signed() + Cat(row.negative, row.multiple).as_signed())[1:]
         ).sum.as_signed()

@@ -1,4 +1,4 @@
-"""Banked buffer for a burst's operands: a stream fills a bank, and a burst drains it once."""
+"""Banked buffer for operands of bursts: a stream fills a bank, and a burst drains it once."""
 
 import functools
 import operator
@@ -15,16 +15,16 @@ __all__ = ["GradientBuffer"]
 
 
 class GradientBuffer(wiring.Component):
-    """Ring of banks, each with the elements of one burst from one stream.
+    """Ring of banks; each bank holds one burst's elements from one stream.
 
-    A fill ends at the beat with ``last``; elements beyond the size of a bank are taken and ignored. A
-    filled bank is first claimed, when the burst that will drain it begins, and then drained by ``take``, the elements
-    of one ``read_lanes``-wide slice per cycle. The take with ``finish`` discards the bank: its elements cannot be
-    read again, and it can be filled from the next cycle on. Elements missing from the fill read as +0.0.
+    A fill ends at the beat with ``last``; elements beyond the size of a bank are accepted and ignored. A filled bank
+    is first claimed, when the burst that will drain it begins, and then drained by ``take``, one slice of
+    ``read_lanes`` elements per cycle. The ``take`` with ``finish`` discards the bank: it cannot be read again, and
+    can be filled from the next cycle on. Elements missing from the fill read as +0.0.
 
-    Gradients are claimed and taken at once, and two banks keep their stream and the burst busy in every cycle.
-    Weights and state are taken ``delay`` cycles after the claim, when the arithmetic needs them: this takes ``2
-    + ceil(delay / (depth / read_lanes))`` banks, and no delay line.
+    Gradients are claimed and taken in the same cycle, and two banks keep their stream and the burst busy in every
+    cycle. Weights and state are taken ``delay`` cycles after the claim, when the arithmetic needs them: this requires
+    ``2 + ceil(delay / (depth / read_lanes))`` banks, but no delay line.
 
     Latency is :attr:`latency` cycles from ``take`` to ``o``; throughput is one beat per cycle in and one slice per
     cycle out. ``i.ready`` depends only on registers.
@@ -48,7 +48,7 @@ class GradientBuffer(wiring.Component):
     filled : Out(1)
         There is a filled bank that no burst has claimed.
     claim : In(1)
-        Claim the oldest such bank. Only while ``filled``.
+        Claim the oldest unclaimed bank. Only while ``filled``.
     take : In(1)
         Drain the next slice of the oldest bank. Only while that bank is claimed, or in the cycle that claims it.
     finish : In(1)
@@ -101,19 +101,19 @@ class GradientBuffer(wiring.Component):
         # The last filled row of each bank, and the keep bits of its elements.
         final_rows = Array(Signal(range(max(rows, 2)), name=f"final_row_{bank}") for bank in range(banks))
         final_keeps = Array(Signal(self._lanes, name=f"final_keep_{bank}") for bank in range(banks))
-        passed = Signal()  # the next slices are beyond the last filled row
-        occupied = Signal(range(banks + 1))  # banks filled and not yet discarded
+        passed = Signal()  # the following slices are beyond the last filled row
+        occupied = Signal(range(banks + 1))  # banks that are filled and not yet discarded
         unclaimed = Signal(range(banks + 1))
 
-        # An address is the concatenation of bank and row, so that no depth needs a multiplier. Each slice of the rows
-        # is a separate memory, with an extra row of zeros: the memories that are not addressed read that row, so that
-        # an OR replaces the multiplexer.
+        # An address is the concatenation of bank and row, so that no multiplier is needed for any depth. Each slice
+        # of the rows is a separate memory, with an extra row of zeros: the memories that are not addressed read that
+        # row, so that an OR gate can replace the multiplexer.
         row_bits = ceil_log2(rows)
         zeros = banks << row_bits
         slice_shape = data.ArrayLayout(self._width, self._read_lanes)
         writes, reads = [], []
         for part in range(slices):
-            # A bank is filled or drained, never both, so that no read collides with a write to the same address.
+            # A bank is never filled and drained at once, so that no read collides with a write to its address.
             m.submodules[f"memory_{part}"] = memory = Memory(
                 shape=slice_shape, depth=zeros + (slices > 1), init=[], attrs={"no_rw_check": 1}
             )

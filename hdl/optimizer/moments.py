@@ -15,12 +15,12 @@ class MomentUnpacker(wiring.Component):
     """Unpack rows of memory into beats of fp32 moments.
 
     With ``packed_state``, each word of a row holds two bf16 moments, the even element in its low half: a row of
-    ``lanes`` words becomes two beats of ``lanes`` elements, with zeros in the low 16 bits. A word's keep bit counts
-    for both its elements. A row with ``last`` and without any kept word in its upper half becomes one beat. Without
+    ``lanes`` words becomes two beats of ``lanes`` elements, with zeros in the low 16 bits. A word's keep bit applies
+    to both of its elements. A row with ``last`` and without any kept word in its upper half becomes one beat. Without
     ``packed_state``, a row is a beat.
 
-    Latency is :attr:`latency` cycle, throughput one beat per cycle in either mode. A row is taken along with its last
-    beat: ``i.ready`` depends combinationally on ``i`` and on ``o.ready``. No path runs from ``i`` to ``o``.
+    Latency is :attr:`latency` cycle, throughput one beat per cycle in either mode. A row is taken together with its
+    last beat: ``i.ready`` depends combinationally on ``i`` and on ``o.ready``. No path runs from ``i`` to ``o``.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class MomentUnpacker(wiring.Component):
     Members
     -------
     packed_state : In(1)
-        May change only while the unit is empty: neither a row offered at ``i`` nor a beat at ``o`` or still to come.
+        May change only while the unit is empty: no row is offered at ``i``, and no beat is at ``o`` or pending.
     i : In(stream of beat_layout(lanes))
     o : Out(stream of beat_layout(lanes))
         ``last`` marks the last beat of the row with ``last``.
@@ -84,10 +84,9 @@ class MomentPacker(wiring.Component):
     """Pack beats of fp32 moments into rows of memory.
 
     With ``packed_state``, each element is rounded to bf16, to nearest even and with 0x7fc0 for every NaN; two beats
-    make a row of words with two elements each, the even one in the low half. A beat with ``last`` that would be the
-    first of two makes a row on its own. A word is kept if either of its elements is; the half of a word for an
-    element that is not kept is zero, and so is the upper half of a row that has only one beat. Without
-    ``packed_state``, a beat is a row.
+    form a row of words with two elements each, the even one in the low half. A beat with ``last`` that would be the
+    first of two forms a row on its own. A word is kept if either element is. Half of a word is zero if its element is
+    not kept, and so is the upper half of a row with only one beat. Without ``packed_state``, a beat is a row.
 
     Latency is :attr:`latency` cycles from the beat that completes a row; throughput is one beat per cycle in either
     mode. ``i.ready`` depends combinationally on ``o.ready``. No path runs from ``i`` to ``o``.
@@ -100,8 +99,8 @@ class MomentPacker(wiring.Component):
     Members
     -------
     packed_state : In(1)
-        May change only while the unit is empty: neither a beat offered at ``i``, nor half a row, nor a row at ``o``
-        or still to come.
+        May change only while the unit is empty: no beat is offered at ``i``, no half row is stored, and no row is
+        offered at ``o`` or pending.
     i : In(stream of beat_layout(lanes))
     o : Out(stream of beat_layout(lanes))
     """
@@ -133,8 +132,7 @@ class MomentPacker(wiring.Component):
             short = shorten(m, incoming.elements[n], source=FP32, target=BF16)
             m.d.comb += rounded[16 * n:][:16].eq(Mux(incoming.keep[n], short, 0))
 
-        # A beat; with `packed_state`, half a row: the rounded elements fill the lower half, and the upper half is
-        # ignored.
+        # A beat, or with `packed_state` half a row: rounded elements fill the lower half, the upper half is ignored.
         beat = Signal.like(incoming, reset_less=True)
         beat_valid = Signal()
         advance = Signal()
@@ -144,7 +142,8 @@ class MomentPacker(wiring.Component):
             with m.If(self.packed_state):
                 m.d.sync += beat.elements.as_value()[:half].eq(rounded)
 
-        # The spare register is the lower half of a row. It follows the beats until it waits for an upper half.
+        # The spare register is the lower half of a row. It copies every beat, except while it waits for an upper
+        # half.
         lower, upper = beat.elements.as_value()[:half], beat.elements.as_value()[half:]
         spare = Signal(half, reset_less=True)
         spare_keep = Signal(lanes, reset_less=True)

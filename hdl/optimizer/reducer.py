@@ -14,10 +14,10 @@ __all__ = ["Reducer"]
 
 
 class Reducer(wiring.Component):
-    """Add one element of every worker in a balanced tree over the worker index.
+    """Add one element from each worker in a balanced tree over the worker index.
 
-    A level adds neighbours, (0, 1), (2, 3), and so on, and an odd last one waits for the next level: the order of the
-    additions, and so every rounding, is part of the contract. One worker's element passes unchanged.
+    A level adds neighbours, (0, 1), (2, 3) and so on, and an unpaired last element waits for the next level: the
+    order of additions, and hence every rounding, is part of the contract. A single worker's element passes unchanged.
 
     Latency is :attr:`latency` cycles, the adder's latency times ceil(log2(workers)); throughput is one sum per cycle.
     There is no handshake.
@@ -25,7 +25,7 @@ class Reducer(wiring.Component):
     Parameters
     ----------
     workers : int
-        Elements to add, 1 to 8.
+        Number of elements to add, 1 to 8.
     format : FloatFormat
 
     Members
@@ -39,13 +39,13 @@ class Reducer(wiring.Component):
             raise ValueError(f"Worker count must be between 1 and 8, not {workers!r}")
         self._workers = workers
         self._format = format
-        # A tree of n leaves has n - 1 nodes, however it is balanced.
+        # A binary tree with n leaves has n - 1 inner nodes, however it is balanced.
         self._adders = [FloatAdder(format=format) for _ in range(workers - 1)]
         super().__init__({"i": In(data.ArrayLayout(format.width, workers)), "o": Out(format.width)})
 
     @property
     def adder_latency(self):
-        """Cycles of one level of the tree."""
+        """Latency in cycles of one level of the tree."""
         return FloatAdder.latency
 
     @property

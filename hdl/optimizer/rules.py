@@ -23,7 +23,7 @@ __all__ = [
 
 
 class Rule(enum.IntEnum, shape=unsigned(4)):
-    """Update rule in register OPTIMIZER: the computation of a new weight from its gradient."""
+    """Update rule in register OPTIMIZER: how a new weight is computed from its gradient."""
 
     SGD = 0
     MOMENTUM = 1
@@ -32,7 +32,7 @@ class Rule(enum.IntEnum, shape=unsigned(4)):
 
     @property
     def planes(self):
-        """State planes that the rule needs."""
+        """Number of state planes that the rule needs."""
         return RULES[self].planes
 
 
@@ -45,9 +45,9 @@ class Traits:
     planes : int
         State planes that the rule reads and writes, from plane 0.
     adaptive : bool
-        The step is divided by the root of the second plane.
+        The step is divided by the square root of the second plane.
     decoupled : bool
-        Weight decay acts on the weight, and not on the gradient.
+        Weight decay acts on the weight instead of on the gradient.
     """
 
     planes: int
@@ -75,7 +75,7 @@ def planes_used(rule, planes):
 
 
 def has_rule(rule, planes):
-    """Whether a node with ``planes`` state planes has a rule; False for numbers without a rule."""
+    """Whether a node with ``planes`` state planes supports a rule; False for numbers that are not rules."""
     return Cat(rule == each for each, traits in RULES.items() if traits.planes <= planes).any()
 
 
@@ -91,7 +91,7 @@ def check_rules(rules):
 
 
 def settings_layout():
-    """Layout of the settings of an update, with floats as bits; docs/optimizer/rules.md has the equations."""
+    """Layout of an update's settings, with floats as bits; docs/optimizer/rules.md has the equations."""
     return data.StructLayout(
         {
             "rule": Rule,
@@ -109,7 +109,7 @@ def settings_layout():
     )
 
 
-#: Encodings of 1.0 and of -0.0, which is only the sign bit.
+#: Encodings of 1.0 and of -0.0. For -0.0, only the sign bit is set.
 ONE = FP32.bias << FP32.fraction_bits
 SIGN = 1 << FP32.width - 1
 
@@ -128,21 +128,21 @@ class UpdateLane(wiring.Component):
 
     The new weight is weight - learning_rate * d, where ADAMW replaces weight by weight_factor * weight.
 
-    Each operation rounds once, to nearest even. The rules of a lane share its arithmetic, and have one latency: an
-    operation that a rule does not use adds -0.0, multiplies by 1.0 or divides by 1.0, which changes no number. The
-    result of a rule that the lane does not have is unspecified.
+    Each operation rounds once, to nearest even. The rules of a lane share its arithmetic and have the same latency:
+    an operation that a rule does not use adds -0.0, multiplies by 1.0 or divides by 1.0, which leaves every number
+    unchanged. The result is unspecified for a rule that the lane does not support.
 
     Operands are taken, and results appear, when the arithmetic needs or produces them: all the following properties
-    count from the cycle of ``total``. There is no handshake. ``settings`` must not change while anything is in
-    flight, nor in the cycle before.
+    are counted from the cycle of ``total``. There is no handshake. ``settings`` must not change while any operand is
+    in flight, nor in the preceding cycle.
 
     Parameters
     ----------
     rules : tuple of Rule
-        Rules that the lane can compute: SGD takes three multipliers and two adders, momentum six and four (including
-        one and one for Nesterov's step); Adam and AdamW eight and five, a square root and a divider.
+        Rules that the lane can compute. SGD needs three multipliers and two adders; momentum six and four (including
+        one of each for Nesterov's step); Adam and AdamW need eight and five, a square root and a divider.
     dsps : int
-        DSP blocks each multiplier may use: 4, 2 or 1.
+        DSP blocks that each multiplier may use: 4, 2 or 1.
 
     Members
     -------
@@ -162,7 +162,7 @@ class UpdateLane(wiring.Component):
         self._adaptive = any(RULES[rule].adaptive for rule in rules)
         self._decoupled = any(RULES[rule].decoupled for rule in rules)
         self._dsps = dsps
-        # One unit of each kind, to read its latency.
+        # One unit of each kind, only to find its latency.
         self._multiplier = FloatMultiplier(dsps=dsps)
         self._adder = FloatAdder()
         self._limiter = MagnitudeLimiter()
@@ -265,7 +265,7 @@ class UpdateLane(wiring.Component):
             return line.o
 
         def chosen(trait):
-            """Flag for a trait of the command's rule; a register, since the rule is stable during the command."""
+            """Flag for a trait of the command's rule; a register, since the rule is stable during a command."""
             flag = Signal(name=trait)
             with m.Switch(settings.rule):
                 for rule in self._rules:
@@ -277,7 +277,7 @@ class UpdateLane(wiring.Component):
         couples = Signal()
         m.d.sync += couples.eq(~decoupled & settings.weight_factor[:-1].any())
 
-        # The gradient: scaled, clipped, and with weight decay. Both kinds of decay use the decayed weight.
+        # The gradient is scaled, clipped and subjected to weight decay. Both kinds of decay use the decayed weight.
         scaled = multiply("scale", settings.gradient_scale, self.total)
         m.submodules.limiter = limiter = MagnitudeLimiter()
         m.d.comb += [limiter.i.eq(scaled), limiter.limit.eq(settings.clip)]
@@ -309,7 +309,7 @@ class UpdateLane(wiring.Component):
                 square = multiply("square", gain, late)
                 late = delay("later_gradient_line", late, self.multiplier_latency)
                 straight = delay("first_line", first, self.multiplier_latency)
-                ahead = Signal()  # Nesterov's step; with neither it nor a second plane, the first addend is -0.0
+                ahead = Signal()  # Nesterov's step; without it and without a second plane, the first addend is -0.0
                 m.d.sync += ahead.eq(settings.nesterov & stateful & ~adaptive)
                 again = multiply(
                     "second_decay", Mux(adaptive, settings.second_decay, settings.first_decay),

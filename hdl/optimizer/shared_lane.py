@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # The constructor builds the arithmetic, since its latencies are needed even if nothing is elaborated.
-"""Update lane with shared arithmetic units."""
+"""Update lane that shares arithmetic units between operations."""
 
 from amaranth.hdl import C, Cat, Module, Signal
 from amaranth.lib import wiring
@@ -18,7 +18,7 @@ from hdl.streams.delay import DelayLine
 
 __all__ = ["SharedLane", "operations"]
 
-#: Minimum delay in parameters for a memory to be smaller than a chain of registers.
+#: Minimum delay, in parameters, for which a memory is smaller than a chain of registers.
 _MEMORY = 8
 
 
@@ -33,7 +33,7 @@ def operations(rules, workers):
     stateful = {bool(RULES[rule].planes) for rule in rules}
 
     def either(traits, name, value, default):
-        """Operand ``value`` if the rule has a trait, else ``default``; conditional only if the rules differ in it."""
+        """Operand ``value`` if the rule has a trait, else ``default``; conditional only if rules differ."""
         if len(traits) == 1:
             return value if True in traits else default
         return {value: name, default: f"not_{name}"}
@@ -54,7 +54,7 @@ def operations(rules, workers):
         Operation("gradient", "add", {"decayed": "couples", "-0": "not_couples"}, "limited"),
     ]
     def choose(name, traits, trait, value, default):
-        """Name of the value that is ``value`` if the rule has a trait, else ``default``."""
+        """Name of a value that equals ``value`` if the rule has a trait, and ``default`` otherwise."""
         choice = either(traits, trait, value, default)
         if isinstance(choice, dict):
             listed.append(Operation(name, "choose", choice))
@@ -113,28 +113,28 @@ class SharedLane(wiring.Component):
     """Compute one new weight every ``interval`` cycles from the gradients of all workers.
 
     Equations are as in :class:`~hdl.optimizer.reducer.Reducer` and :class:`~hdl.optimizer.rules.UpdateLane`, and
-    results bit-exact, but the operations share their units: :attr:`timetable` gives each a slot, which is a unit in
-    one cycle of every ``interval``. Square root and divider, with one operation each, take ``interval`` cycles for
-    it.
+    results are bit-exact, but the operations share their units: :attr:`timetable` assigns a slot to each operation,
+    which is a unit in one cycle of every ``interval``. Square root and divider perform one operation each, and take
+    ``interval`` cycles for it.
 
-    At the input of a unit each operand of each operation has a register, which is loaded in the slot before and is
-    zero in all other slots; the unit takes the OR of these registers. Until then a value waits in registers that are
-    loaded once for each parameter, or in a memory.
+    At the input of a unit there is a register for each operand of each operation. It is loaded in the preceding slot
+    and zero in all other slots; the unit's input is the OR of these registers. Until then a value waits in registers
+    that are loaded once per parameter, or in a memory.
 
-    The gradients of a parameter are all taken in one cycle of ``phase[0]``. The following properties are as in
-    :class:`~hdl.optimizer.rules.UpdateLane`: they count from the cycle of the sum, which is :attr:`reducer_latency`
-    later. There is no handshake. ``settings`` must not change while anything is in flight, nor in the cycle before.
+    All gradients of a parameter are taken in one cycle of ``phase[0]``. The following properties are as in
+    :class:`~hdl.optimizer.rules.UpdateLane`, and count from the cycle of the sum, :attr:`reducer_latency` later.
+    There is no handshake. ``settings`` must not change while a parameter is in flight, nor a cycle earlier.
 
     Parameters
     ----------
     interval : int
         Cycles per parameter: 2, 4 or 8.
     workers : int
-        Gradients of a parameter, 1 to 8.
+        Number of gradients per parameter, 1 to 8.
     rules : tuple of Rule
         See :class:`~hdl.optimizer.rules.UpdateLane`.
     dsps : int
-        DSP blocks each multiplier may use: 4, 2 or 1.
+        DSP blocks that each multiplier may use: 4, 2 or 1.
 
     Members
     -------
@@ -245,7 +245,7 @@ class SharedLane(wiring.Component):
                 results[operation.name] = Signal(FP32.width, name=operation.name)
             else:
                 results[operation.name] = self._units[operation.kind, table.slots[operation.name].unit].o
-        # Inputs and results, each with the cycle when it is there, or None if it is always there.
+        # Inputs and results, each with the first cycle when it is available, or None if it is always available.
         sources = {f"gradient_{worker}": (self.gradients[worker], 0) for worker in range(self._workers)}
         sources["weight"] = self.weight, min(table.uses("weight"))
         for plane in range(self._planes):
@@ -267,7 +267,7 @@ class SharedLane(wiring.Component):
             for index, operand in enumerate(operation.operands):
                 for source, condition in operand.items():
                     value, parameters = waiting[source.removeprefix("-")](cycle)
-                    # Two operations that take the same value in different slots share one register.
+                    # Two operations that use the same value in different slots share one register.
                     loads = ports.setdefault((operation.kind, unit, index), {}).setdefault(
                         (source, parameters, condition), (value, []))[1]
                     loads.append(self.phase[cycle % interval])
@@ -296,7 +296,7 @@ class SharedLane(wiring.Component):
         return m
 
     def _conditions(self, m):
-        """Conditions of operands; registers, since the settings are stable during the command."""
+        """Conditions of operands; they may be registers, since the settings are stable during a command."""
         settings = self.settings
         chosen = {}
         for trait in ("planes", "adaptive", "decoupled"):
@@ -324,9 +324,9 @@ class SharedLane(wiring.Component):
         return conditions
 
     def _wait(self, m, name, value, ready):
-        """Hold a value, which is present for one cycle, for all operations that take it.
+        """Hold a value, which is available for only one cycle, for all operations that use it.
 
-        Return a function from the cycle to the holding register and its delay in parameters.
+        Return a function that maps a cycle to the register that holds the value then, and its delay in parameters.
         """
         if ready is None:
             return lambda cycle: (value, 0)
@@ -334,7 +334,7 @@ class SharedLane(wiring.Component):
         held = {0: value}
         for parameters in sorted({-(-(cycle - ready) // interval) for cycle in self._timetable.uses(name)} - {0}):
             before = max(held)
-            # A long delay is one memory, a short one a chain of registers.
+            # Long delays are implemented by a memory, and short delays by a chain of registers.
             steps = [parameters] if parameters - before >= _MEMORY else range(before + 1, parameters + 1)
             for step in steps:
                 before = max(held)

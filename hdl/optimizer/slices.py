@@ -20,11 +20,11 @@ def _signatures(lanes, slice_lanes, width):
 class RowSplitter(wiring.Component):
     """Split rows into slices, lowest lane first.
 
-    Every row becomes ``lanes / slice_lanes`` slices, regardless of ``keep``; elements that are not kept are zero. So
-    ``i.ready`` depends combinationally only on ``o.ready``.
+    Every row becomes ``lanes / slice_lanes`` slices, regardless of ``keep``; elements that are not kept are zero.
+    Therefore ``i.ready`` depends combinationally only on ``o.ready``.
 
-    Latency is :attr:`latency` cycles; throughput is one slice per cycle. The source holds the row, without a register
-    here: the row is taken with its last slice.
+    Latency is :attr:`latency` cycles; throughput is one slice per cycle. The source holds the row, and this unit does
+    not store it: the row is taken with its last slice.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class RowSplitter(wiring.Component):
         m = Module()
         row, parts = self.i.payload, self._lanes // self._slice_lanes
         part = Signal(range(max(parts, 2)))
-        final = Signal(init=parts == 1)  # the part is the row's last
+        final = Signal(init=parts == 1)  # the part is the last one of its row
         m.d.comb += [
             self.o.valid.eq(self.i.valid),
             self.i.ready.eq(self.o.ready & final),
@@ -80,7 +80,7 @@ class RowJoiner(wiring.Component):
     """Join slices into rows, the first slice in the lowest lanes.
 
     Latency is :attr:`latency` cycle from the slice that completes a row. Throughput is one slice per cycle, except
-    while a row waits to be taken, for at least one cycle per row: ``i.ready`` is a register.
+    while a row waits to be taken, which is at least one cycle per row: ``i.ready`` is a register.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class RowJoiner(wiring.Component):
     Members
     -------
     i : In(stream of beat_layout(slice_lanes, width))
-        A slice with ``last`` completes its row; every other slice has all its elements.
+        A slice with ``last`` completes its row; every other slice is full.
     o : Out(stream of beat_layout(lanes, width))
     """
 
@@ -108,7 +108,7 @@ class RowJoiner(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         incoming, parts = self.i.payload, self._parts
-        # Elements that are not kept have no meaning, and so are not reset.
+        # Elements that are not kept are meaningless, and therefore not reset.
         row = Signal.like(self.o.payload, name="row", reset_less=True)
         m.d.comb += self.o.payload.eq(row)
         here = Signal(parts, init=1)  # the next part, one-hot

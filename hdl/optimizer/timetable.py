@@ -14,12 +14,12 @@ class Operation:
     name : str
         Name of the operation and of its result.
     kind : str
-        Kind of the unit that it needs.
+        Kind of unit that it needs.
     operands : str or dict
         Name of each operand: the result of an operation or, with any other name, an external input. An operand that
-        depends on the rule is a dict from each possible name to its condition. A leading minus inverts the sign.
+        depends on the rule is a dict that maps each possible name to its condition. A leading minus inverts the sign.
     beside : str or None
-        Operation that this one does not run before, although its external inputs are always there.
+        Operation before which this one must not run, although its external inputs are always available.
     """
 
     def __init__(self, name, kind, *operands, beside=None):
@@ -36,7 +36,7 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Slot of an operation: the number of a unit of its kind, and the cycle when the operands are there."""
+    """Slot of an operation: the number of a unit of its kind, and the cycle when its operands arrive."""
 
     unit: int
     cycle: int
@@ -44,15 +44,15 @@ class Slot:
 
 @dataclasses.dataclass(frozen=True)
 class Timetable:
-    """Slots of all operations, so that a new parameter can follow every ``interval`` cycles.
+    """Slots of all operations, chosen so that a new parameter can start every ``interval`` cycles.
 
-    Operands wait in a register at the input of a unit, which takes a cycle.
+    Operands pass through a register at the input of a unit, which takes one cycle.
 
     Raises
     ------
     ValueError
-        If two operations take one unit in the same cycle, counted modulo the interval, or if an operation runs before
-        its operands are there.
+        If two operations use the same unit in the same cycle, modulo the interval, or if an operation runs before its
+        operands are available.
     """
 
     operations: tuple[Operation, ...]
@@ -93,7 +93,7 @@ class Timetable:
         return units
 
     def uses(self, source):
-        """Cycles when operations take a value."""
+        """Cycles when operations use a value."""
         return [self.loaded(operation.name) for operation in self.operations if source in operation.sources]
 
 

@@ -1,4 +1,4 @@
-"""Collective engine: runs one command after the other on the ring, with an orderly abort on errors."""
+"""Collective engine: runs commands one after another on the ring, with an orderly abort on errors."""
 
 import functools
 import operator
@@ -29,7 +29,7 @@ __all__ = ["CollectiveEngine", "counts_layout"]
 
 
 def counts_layout(config):
-    """Increments of the counters in a cycle, by the names of the registers, of a node of this configuration."""
+    """Increments of the counters per cycle, by register name, in a node of this configuration."""
     counts = {
         "words_sent": 1,
         "words_received": 2,
@@ -61,34 +61,34 @@ def counts_layout(config):
 class CollectiveEngine(wiring.Component):
     """Run collective operations between the memories of a node and its ring.
 
-    A command is planned (:class:`~hdl.ring.order.Planner`), run by the :class:`~hdl.ring.datapath.Datapath`, and
+    Each command is planned (:class:`~hdl.ring.order.Planner`), run by the :class:`~hdl.ring.datapath.Datapath`, and
     reported by one event (:class:`~hdl.ring.control.CollectiveControl`). The settings are sampled when the command is
-    taken, so that they never change during it.
+    accepted, so that they never change while it runs.
 
-    Packets carry the number of their collective, so that a node refuses packets of another one. A collective with the
-    number of the previous one ends with ``REPEATED``, since their packets could be confused. The previous number is
-    forgotten while ``link_reset`` is held.
+    Packets carry the number of their collective, so that a node rejects packets of a different collective. A
+    collective with the same number as the previous one ends with ``REPEATED``, since their packets could be confused.
+    The previous number is cleared while ``link_reset`` is held.
 
     An unexpected packet, a peer that aborts, a ring without progress for ``timeout`` cycles or a held ``link_reset``
-    ends the command early. The engine then resets the datapath, ends the packet in progress so that no node takes it
-    for complete, sends one ABORT to its successor, and drops all words until its predecessor's ABORT has arrived:
-    after that no packet of this epoch is left on the ring, all credits are back, and the next command, of a new
-    epoch, starts on a clean ring. It waits for that ABORT for at most ``timeout`` cycles.
+    ends the command early. The engine then resets the datapath, ends the packet in progress so that no node considers
+    it complete, sends one ABORT to its successor, and drops all words until its predecessor's ABORT has arrived.
+    After that, no packet of this epoch is left on the ring, all credits have been returned, and the next command, in
+    a new epoch, starts on a clean ring. It waits for that ABORT for at most ``timeout`` cycles.
 
-    PUSH of layer streaming is a chain: the sum of the vector, as one block, begins at the successor of ``root``, a
-    server, and passes from worker to worker to its optimizer. There is no gather.
+    PUSH, for layer streaming, is a chain: the sum of the vector, as one block, starts at the successor of ``root``,
+    which is a server, and passes from worker to worker to the server's optimizer. There is no gather.
 
-    With ``root_reduce`` a FUSED_UPDATE or ALL_REDUCE moves the vector as one block, too: the sum passes along such a
-    chain to ``root``, which may be any node, and the root's result continues from node to node, the gather of a
-    segment :data:`~hdl.ring.order.LAG` segments after its sum. So the link from the root carries only gathers.
+    With ``root_reduce``, a FUSED_UPDATE or ALL_REDUCE also moves the vector as one block: the sum passes along a
+    chain to ``root``, which may be any node, and the root's result continues from node to node. A segment is gathered
+    :data:`~hdl.ring.order.LAG` segments after its sum. So the link from the root carries only gathers.
 
-    With two ports, SWITCH sets the use of each port if the links are idle, or ends with ``BUSY``; a command runs on
-    the ring in its field ``port``. A packet is taken only when one is expected, since the next one may belong to the
-    other ring; so an ABORT that arrives after all packets of a command stays in the link, until the command must be
-    aborted as well.
+    With two ports, SWITCH sets the use of each port if the links are idle, and otherwise ends with ``BUSY``; a
+    command runs on the ring given by its field ``port``. A packet is taken only when one is expected, since the next
+    one may belong to the other ring. So an ABORT that arrives after all packets of a command stays in the link until
+    the command must be aborted, too.
 
-    On a server, where the far memory may stop responding, an access to memory counts like a word on the ring, and a
-    command has the time-out on a ring of one node as well.
+    On a server, where the far memory may stop responding, a memory access counts as progress like a word on the ring,
+    and commands can time out even on a ring of one node.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class CollectiveEngine(wiring.Component):
         self._config = config
         super().__init__(
             {
-                # Commands, checked beforehand: see :class:`~hdl.control.command_checker.CommandChecker`.
+                # Commands that have already been checked: see :class:`~hdl.control.command_checker.CommandChecker`.
                 "command": In(stream.Signature(command_layout())),
                 # One event per command. The detail of a time-out is the number of packets sent (low half) and
                 # received.
@@ -112,20 +112,20 @@ class CollectiveEngine(wiring.Component):
                 "timeout": In(32),
                 # While held, links drop their words and all credits are restored.
                 "link_reset": In(1),
-                # Commands that have changed weights since reset.
+                # Number of commands that have changed weights since reset.
                 "weight_version": Out(32),
                 # Increments of counters.
                 "count": Out(counts_layout(config)),
-                # Cycles of a word to the successor, as the link has measured it; zero without replay.
+                # Latency in cycles of a word to the successor, as measured by the link; zero without replay.
                 "link_delay": Out(32),
                 # Ports for features.
                 **{name: member for extension in extensions(config)
                    for name, member in extension.members().items()},
-                # Outstanding rows of late memories are abandoned, since the datapath is in reset.
+                # Outstanding reads of slow memories are abandoned, since the datapath is in reset.
                 **({"abandons": Out(1)} if config.is_server else {}),
                 # Links from the predecessor and to the successor, at each port.
                 **port_members(config, config.topology.ports),
-                # Memory ports, arrays like the datapath's.
+                # Memory ports, in the same arrays as in the datapath.
                 **memory_ports(config, parts(config)),
             }
         )
@@ -141,7 +141,7 @@ class CollectiveEngine(wiring.Component):
         datapath = Datapath(config=config)
         m.submodules.datapath = ResetInserter(~control.active)(datapath)
         m.submodules.packetizer = packetizer = Packetizer()
-        # A broadcast moves weights unchanged or, if workers have formats, in one of these.
+        # A broadcast moves weights unchanged or, if workers support formats, in one of these formats.
         formats = FETCH_FORMATS if config.role.broadcast_formats and not config.is_server else ()
         expected_codecs = dict.fromkeys((RAW, config.gradients, config.weights.codec, *formats))
         m.submodules.depacketizer = depacketizer = Depacketizer(
@@ -160,7 +160,7 @@ class CollectiveEngine(wiring.Component):
         connect_stream(m, packetizer.o, link.i)
         connect_stream(m, datapath.expected, depacketizer.expected)
         connect_stream(m, depacketizer.payload, datapath.ingress)
-        # The depacketizer's ready is slow, and much depends on it in the receiver.
+        # The depacketizer's ready signal is slow, and much of the receiver depends on it.
         arriving = link.o
         if not getattr(link, "buffered", False):
             m.submodules.arriving = buffer = ResetInserter(self.link_reset)(SkidBuffer(shape=word_layout()))
@@ -176,8 +176,8 @@ class CollectiveEngine(wiring.Component):
         last_rank = command.size - 1
         has_gather, has_scatter = Signal(), Signal()
         is_broadcast = Signal()
-        steps = Signal(sizes(nodes_max))  # of a node that takes part in an entire phase
-        # A broadcast moves the whole vector as one block, and so does a chain, which updates weights at its end only.
+        steps = Signal(sizes(nodes_max))  # steps of a node that takes part in an entire phase
+        # A broadcast moves the whole vector as one block. So does a chain, which updates weights only at its end.
         whole, gathered, updated = is_broadcast, setup.fused, ~setup.sum
         if config.role.root_reduce:
             whole = is_broadcast | setup.root_reduce
@@ -199,10 +199,10 @@ class CollectiveEngine(wiring.Component):
             planner.stride.eq(command.stride),
         ]
 
-        # All inputs of a command are sampled when it is taken.
+        # All inputs for a command are sampled when it is accepted.
         offer = self.command.payload
         latest = Signal.like(offer.collective)
-        known = Signal()  # there has been a collective since links were reset
+        known = Signal()  # there has been a collective since the links were reset
         repeated = Signal()
         immediate = (Operation.QUIESCE, *(code for extension in added for code in extension.immediate()))
         with m.If(self.command.valid & self.command.ready & ~_among(offer.operation, immediate)):
@@ -250,7 +250,7 @@ class CollectiveEngine(wiring.Component):
             for extension in added:
                 extension.take(m, units, offer)
 
-        # The blocks that this node sends, receives, encodes and owns, and their starts.
+        # The blocks that this node sends, receives, encodes and owns, and where they start.
         is_root = command.rank == command.root
         gathers, scatters = (Mux(has, steps, 0) for has in (has_gather, has_scatter))
         sends = receives = scatters
@@ -258,13 +258,13 @@ class CollectiveEngine(wiring.Component):
         passes, sums, updates = gathers, command.size, setup.fused
         if config.role.streams:
             sends, receives = (Mux(setup.chain, takes_part, scatters) for takes_part in (~is_root, ~setup.opens))
-        if config.role.root_reduce:  # a node has one step of each phase, or none
+        if config.role.root_reduce:  # a node has one step in each phase, or none
             lone = setup.root_reduce
             sends, receives = (Mux(lone, takes_part, scatters) for takes_part in (~is_root, ~setup.opens))
             passes, gathers = (Mux(lone, takes_part, gathers) for takes_part in (passes_on, ~is_root))
             sums, updates, is_passed = Mux(lone, 1, sums), setup.fused & (~lone | is_root), is_broadcast | lone
         gives = has_gather & ~has_scatter
-        if not config.weights.has_master:  # a ring of one has no node to send weights to, but they pass a codec
+        if not config.weights.has_master:  # a ring of one sends weights to no node, but passes them through a codec
             gives &= ~setup.alone
         planned = PlannedCommand(
             setup=setup, size=command.size, rank=command.rank, previous=planner.previous, own=planner.own,
@@ -272,7 +272,7 @@ class CollectiveEngine(wiring.Component):
             updates=updates, gives=gives, is_broadcast=is_broadcast, is_root=is_root, passes_on=passes_on)
 
         # Planned paths are copied in every cycle of planning; only the last cycle counts.
-        leaving, coming = Signal(4), Signal(4)  # packets of the datapath that are not complete yet
+        leaving, coming = Signal(4), Signal(4)  # packets in the datapath that are not complete yet
         packet_leaves = packetizer.o.valid & packetizer.o.ready & packetizer.o.payload.last
         word_taken = arriving.valid & arriving.ready
         m.d.sync += [
@@ -287,7 +287,7 @@ class CollectiveEngine(wiring.Component):
                 setup.pass_on.eq(is_passed & planned.passes_on),
             ]
             if config.role.interleaved:
-                # Where sums are decoded, the last ones of a reduce-scatter replace the gather.
+                # Where sums are decoded, the last sums of a reduce-scatter take the place of the gather.
                 m.d.sync += setup.both.eq(has_scatter & (has_gather if config.adds_compressed else 1))
             for name, make in paths(config).items():
                 path = make(planned)
@@ -357,5 +357,5 @@ class CollectiveEngine(wiring.Component):
 
 
 def _among(operation, operations):
-    """Whether an operation is in a list."""
+    """Whether an operation is among several operations."""
     return Cat(operation == code for code in operations).any()

@@ -1,4 +1,4 @@
-"""Control of the collective engine: a command from its acceptance to its event."""
+"""Control of the collective engine: handles a command from its acceptance to its event."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -9,27 +9,27 @@ from hdl.control.register_file import version_layout
 
 __all__ = ["CUT_TIMEOUT", "CollectiveControl", "fault_layout", "kind_layout"]
 
-#: Maximum number of cycles without a word on the ring, whatever the time-out is, for a command that must end.
+#: Maximum number of cycles without a word on the ring for a command that must end, whatever its time-out.
 CUT_TIMEOUT = 256
 
 
 def kind_layout():
-    """Properties of a command that its control depends on.
+    """Properties of a command that affect its control.
 
     ``immediate``: there is nothing to run (QUIESCE, SWITCH); the command fails if ``busy`` is set. ``repeated``: a
-    collective with the number of the previous one, which must not run. ``alone``: the ring has only one node, so that
-    no word has to move on it. ``updates``: a command that ends with OK has changed weights.
+    collective that has the same number as the previous one, and must not run. ``alone``: the ring has only one node,
+    so no word has to move on it. ``updates``: if the command ends with OK, it has changed weights.
     """
     return data.StructLayout({"immediate": 1, "busy": 1, "repeated": 1, "alone": 1, "updates": 1})
 
 
 def fault_layout():
-    """Reason to abort a command: ``found`` is valid, ``status`` is an EventStatus, ``detail`` is the event's."""
+    """Reason to abort a command, valid if ``found``: the event's ``status`` and ``detail``."""
     return data.StructLayout({"found": 1, "status": 8, "detail": 32})
 
 
 class CollectiveControl(wiring.Component):
-    """Control each command through planning, run, abort if necessary, and report.
+    """Control each command: planning, execution, abort if necessary, and report.
 
     ======= ==========================================================================================
     Idle    takes a command
@@ -42,16 +42,16 @@ class CollectiveControl(wiring.Component):
     Report  offers the event
     ======= ==========================================================================================
 
-    ``planning`` is low while the planner is not needed, and ``active`` while the datapath is not: they hold both in
-    reset, so that no state of a command is left for the next one, however it ended.
+    ``planning`` is low while the planner is not needed, and ``active`` while the datapath is not needed: they hold
+    these units in reset, so that no state of a command is left for the next one, however it ended.
 
-    While ``link_reset`` is high, a command is in Report at most :attr:`reset_cycles` cycles later, whatever the other
-    inputs do. Without it, a command is in Abort for ``timeout`` + 1 cycles at most.
+    While ``link_reset`` is high, a command reaches Report within :attr:`reset_cycles` cycles, whatever the other
+    inputs do. Otherwise, a command is in Abort for ``timeout`` + 1 cycles at most.
 
     Parameters
     ----------
     settable : bool
-        Whether the host can set ``weight_version`` between commands, for a run that continues from other nodes.
+        Whether the host can set ``weight_version`` between commands, to continue a run from different nodes.
     cuttable : bool
         Whether a command can be cut short.
     """
@@ -62,20 +62,20 @@ class CollectiveControl(wiring.Component):
     def __init__(self, *, settable=False, cuttable=False):
         self._settable, self._cuttable = settable, cuttable
         super().__init__({
-            # Commands, one at a time.
+            # Commands; one runs at a time.
             "command": In(stream.Signature(command_layout())),
             # One event per command. Its detail after a time-out or a reset is the number of packets sent in this
             # command, low half, and received, high half.
             "event": Out(stream.Signature(event_layout())),
             # Cycles without a word on the ring after which the command is aborted.
             "timeout": In(32),
-            # Ends every command at once.
+            # Ends every command immediately.
             "link_reset": In(1),
-            # Commands that have changed weights since reset.
+            # Number of commands that have changed weights since reset.
             "weight_version": Out(32),
             # Whether a command is in progress, so that this cycle counts for it.
             "busy": Out(1),
-            # Properties of the command taken last; stable until the next one is taken.
+            # Properties of the latest command; stable until the next one is accepted.
             "kind": In(kind_layout()),
             # Whether the planner is needed.
             "planning": Out(1),
@@ -93,7 +93,7 @@ class CollectiveControl(wiring.Component):
             "finished": In(1),
             # Reason to abort the command, used while ``running``.
             "fault": In(fault_layout()),
-            # Packets sent in this command, low half, and received, high half: the detail if a fault has no other.
+            # Packets sent in this command (low half) and received (high half): the default detail of a fault.
             "packets": Out(32),
             # Pulse: a word is sent or received.
             "moved": In(1),
@@ -112,11 +112,11 @@ class CollectiveControl(wiring.Component):
             "drain": Out(1),
             # Pulse: the predecessor's ABORT has arrived.
             "abort_received": In(1),
-            # Pulse: the ABORT cannot be sent, or the predecessor's does not arrive.
+            # Pulse: the ABORT could not be sent, or the predecessor's ABORT did not arrive.
             "stranded": Out(1),
-            # With ``settable``, a value from which ``weight_version`` continues; no command may be in progress.
+            # With ``settable``: sets ``weight_version``, which continues from there; no command may be in progress.
             **({"set_version": In(version_layout())} if settable else {}),
-            # With ``cuttable``: CUT_TIMEOUT cycles without a word are enough to abort a command.
+            # With ``cuttable``: CUT_TIMEOUT cycles without a word are sufficient to abort a command.
             **({"cut": In(1)} if cuttable else {}),
         })
 
@@ -201,7 +201,7 @@ class CollectiveControl(wiring.Component):
                     m.next = "Report"
 
             with m.State("Abort"):
-                # A packet directly after the ABORT belongs to the next command.
+                # A packet that directly follows the ABORT belongs to the next command.
                 m.d.comb += [self.give_up.eq(~aborted), self.drain.eq(~(abort_seen | self.abort_received))]
                 with m.If(self.abort_sent):
                     m.d.sync += aborted.eq(1)

@@ -1,8 +1,8 @@
-"""Datapath of a collective: all units between a node's memories and its two ring ports.
+"""Datapath of collectives: all units between a node's memories and its two ring ports.
 
-It is a list of parts that are connected only by streams. The :class:`~hdl.ring.sequencer.Sequencer` routes each
-stream of packets by a queue of routes, one per packet, and sends readers and writers their jobs, so that parts are
-independent (:mod:`hdl.ring.parts.part`).
+It consists of parts that are connected only by streams. The :class:`~hdl.ring.sequencer.Sequencer` controls each
+stream of packets with a queue of routes, one per packet, and sends jobs to readers and writers, so that parts are
+independent of each other (:mod:`hdl.ring.parts.part`).
 """
 
 from amaranth.hdl import Cat, Module
@@ -21,7 +21,7 @@ __all__ = ["Datapath"]
 
 
 class Datapath(wiring.Component):
-    """Datapath of a collective; docs/ring/collective/theory.md has the block diagram.
+    """Datapath of collectives; docs/ring/collective/theory.md contains the block diagram.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Datapath(wiring.Component):
         self._parts = parts(config)
         super().__init__(
             {
-                # Begins a command; ``setup`` must be stable from then until ``busy`` is low.
+                # Starts a command; ``setup`` must be stable from then until ``busy`` is low.
                 "start": In(1),
                 "setup": In(setup_layout(config)),
                 # High from the cycle after ``start`` until every header has been taken and all results are in the
@@ -43,12 +43,12 @@ class Datapath(wiring.Component):
                 # To the packetizer: headers, and their payloads.
                 "header": Out(stream.Signature(header_layout())),
                 "egress": Out(stream.Signature(word_layout())),
-                # To and from the depacketizer: the expected packets, and their payloads once the header has matched.
+                # To and from the depacketizer: the expected packets, and their payloads after the header has matched.
                 "expected": Out(stream.Signature(expected_layout())),
                 "ingress": In(stream.Signature(word_layout())),
                 # Events of a cycle.
                 "pulses": Out(pulses_layout()),
-                # Ports at all memories, in the order of the parts.
+                # Ports to all memories, in the order of the parts.
                 **memory_ports(config, self._parts),
             }
         )
@@ -59,9 +59,9 @@ class Datapath(wiring.Component):
         m.submodules.sequencer = sequencer = Sequencer(config=config, parts=self._parts)
         m.submodules.sent = sent = PacketMux(inputs=len(Sent))
         m.submodules.received = received = PacketDemux(outputs=len(packet_inputs(self._parts)))
-        # All outputs of the ingress pass this buffer, and no ready continues further back.
+        # All ingress outputs pass through this buffer, and no combinational ready path continues upstream of it.
         m.submodules.arriving = arriving = SkidBuffer(shape=word_layout())
-        # A packet to be forwarded can wait here, so that the ingress does not wait for the previous one.
+        # A packet to be forwarded can wait here, so that the ingress does not have to wait for the previous one.
         m.submodules.to_forward = to_forward = Queue(shape=word_layout(), depth=2 * config.segment, block=True)
         units = [(part, part.component(config=config, description=part)) for part in self._parts]
         for part, unit in units:
@@ -100,7 +100,7 @@ class Datapath(wiring.Component):
         return m
 
     def _command(self, m, sequencer, units):
-        """Connect the setup of the command and the instructions to each part."""
+        """Connect each part to the setup of the command and to its instructions."""
         for part, unit in units:
             m.d.comb += unit.start.eq(self.start)
             m.d.comb += [unit.setup[name].eq(self.setup[name]) for name in unit.setup.shape().members]
@@ -111,8 +111,8 @@ class Datapath(wiring.Component):
                     m.d.comb += getattr(sequencer, done).eq(getattr(unit, done))
 
     def _exchange(self, m, units, packets, sinks):
-        """Connect outputs of parts to inputs, ``packets`` from the ring to the inputs with their names, and the
-        channels to the ring to ``sinks``."""
+        """Connect outputs of parts to inputs, ``packets`` from the ring to inputs of the same name, and channels
+        toward the ring to ``sinks``."""
         sinks = {**sinks, **{port.channel: getattr(unit, port.name) for part, unit in units for port in part.inputs}}
         connect_stream(m, packets["transit"], sinks[Channel.TRANSIT])
         for part, unit in units:
@@ -123,7 +123,7 @@ class Datapath(wiring.Component):
                 self._connect(m, getattr(unit, port.name), sinks[port.channel], port.during)
 
     def _connect(self, m, source, sink, during):
-        """Connect two streams, in all commands or only in some."""
+        """Connect two streams, in all commands or only during some."""
         if during is None:
             connect_stream(m, source, sink)
         else:
@@ -131,7 +131,7 @@ class Datapath(wiring.Component):
                 connect_stream(m, source, sink)
 
     def _connect_memories(self, m, units):
-        """Connect the ports of all parts to the datapath's, and return the ports with a count of stalls."""
+        """Connect the memory ports of all parts to the datapath's; return the ports with a count of stalls."""
         counted = []
         for memory in self._config.memory_map.names:
             for kind in ("read", "write"):

@@ -20,33 +20,33 @@ __all__ = ["Depacketizer"]
 class Depacketizer(wiring.Component):
     """Unpack packets, and pass on only the expected ones.
 
-    A packet waits at its first word until an ``expected`` record is offered and ``active`` is high. Its header is
-    then compared with the record, which is taken with the third word, and payload words are passed on as they arrive:
-    latency is :attr:`latency` cycles, throughput one word per cycle, without a bubble inside a packet or between
-    packets. The exception is the last payload word, which is held until the CRC has been checked and is offered in
-    the cycle of ``done``. So no unit downstream ever completes on a damaged packet. Words pass a register at ``i``
-    and one at ``payload``; ``i.ready`` depends combinationally on ``payload.ready``, ``active``, ``drain`` and
-    ``expected.valid``; ``expected.ready`` on ``drain`` and ``payload.ready``.
+    A packet waits, with its first word offered, until an ``expected`` record is available and ``active`` is high. Its
+    header is then compared with the record, which is taken with the third word, and payload words are passed on as
+    they arrive: latency is :attr:`latency` cycles, throughput one word per cycle, without a bubble inside a packet or
+    between packets. The exception is the last payload word, which is held until the CRC has been checked and is
+    offered in the cycle of ``done``. So no downstream unit ever completes on a damaged packet. Words pass through a
+    register at ``i`` and one at ``payload``; ``i.ready`` depends combinationally on ``payload.ready``, ``active``,
+    ``drain`` and ``expected.valid``; ``expected.ready`` on ``drain`` and ``payload.ready``.
 
-    Some packets are processed although no record is offered, as soon as ``active`` is high: packets of an older epoch
-    (by the sign of the difference modulo 256) are dropped silently, an ABORT packet of this epoch and tenant is
-    refused, and so is a packet of one word.
+    Some packets are processed as soon as ``active`` is high, even if no record is offered: packets of an older epoch
+    (by the sign of the difference modulo 256) are dropped silently, and an ABORT packet of this epoch and tenant is
+    rejected, as is a packet of one word.
 
-    **Refusal.** Each packet has one verdict, at its end: ``error`` is high for one cycle, :attr:`latency` cycles
-    after the packet's last word, instead of ``done``. The CRC comes first: if it is wrong, the rest of the packet
-    cannot be trusted, and this is the only fault that refuses an old packet as well. Then comes the ABORT packet or
-    stomped CRC; then the first mismatch, in the order of this list:
+    **Rejection.** Each packet is accepted or rejected at its end. If it is rejected, ``error`` is high for one cycle
+    instead of ``done``, :attr:`latency` cycles after the packet's last word. The CRC is checked first: if it is
+    wrong, the rest of the packet cannot be trusted, and this is the only fault for which an old packet is rejected,
+    too. Next is an ABORT packet or stomped CRC; then the first mismatch, in the order of this list:
 
     =====================  ===========================================  ==============================================
     ``code``               cause                                        ``detail``, high half and low half
     =====================  ===========================================  ==============================================
-    BAD_CRC                the CRC is neither right nor stomped         as for the first mismatch, or else sequence
+    BAD_CRC                the CRC is neither correct nor stomped       as for the first mismatch, or else sequence
                                                                         number got, expected (0 if none is)
     PEER_ABORT             ABORT packet of this epoch, or stomped CRC   source; length field of the ABORT packet, or 0
-    WRONG_SEQUENCE         another epoch than expected                  epoch got, expected
+    WRONG_SEQUENCE         a different epoch than expected              epoch got, expected
     WRONG_SOURCE           source                                       source got, expected
     WRONG_CODEC            neither DATA nor an ABORT of this epoch,     type, codec and tenant
-                           another codec or another tenant              (``type | codec << 4 | tenant << 12``) got,
+                           a different codec or a different tenant      (``type | codec << 4 | tenant << 12``) got,
                                                                         expected
     WRONG_SEQUENCE         sequence number                              got, expected
     WRONG_BLOCK            segment                                      got, expected, with bit 15 set in both
@@ -58,16 +58,16 @@ class Depacketizer(wiring.Component):
     WRONG_LENGTH           the packet ends inside its header            0xffff; 0xffff
     =====================  ===========================================  ==============================================
 
-    ``destination`` is ignored. After an error no word is taken until ``drain`` has been high or ``active`` low. While
-    ``drain`` is high, whole packets are discarded, the word offered at ``payload`` is withdrawn, ``done`` and
-    ``error`` stay low, and records are not taken. A partly discarded packet is discarded to its end.
+    ``destination`` is ignored. After an error no word is taken until ``drain`` has been high or ``active`` has been
+    low. While ``drain`` is high, whole packets are discarded, the word offered at ``payload`` is withdrawn, ``done``
+    and ``error`` stay low, and no records are taken. A packet that has been partly discarded is discarded to its end.
 
     Parameters
     ----------
     codecs : tuple of Codec, optional
         Codecs of the packets that may be expected.
     tenants : bool
-        Whether packets belong to the tenant at the input, instead of tenant 0.
+        Whether packets belong to the tenant given at input ``tenant``, instead of to tenant 0.
 
     Members
     -------
@@ -76,11 +76,11 @@ class Depacketizer(wiring.Component):
     expected : In(stream of expected_layout())
         One record per packet.
     payload : Out(stream of word_layout())
-        Words of accepted packets; ``last`` on the last word of each. A packet of length 0 has none.
+        Words of accepted packets, with ``last`` on the last word of each packet. A packet of length 0 has no words.
     epoch : In(8)
         Epoch of this command; must be stable from the cycle before ``active`` rises.
     tenant : In(4), with ``tenants``
-        Tenant of this command; with the same timing.
+        Tenant of this command, with the same timing as ``epoch``.
     active : In(1)
         Level: a command is in progress.
     drain : In(1)
@@ -89,16 +89,16 @@ class Depacketizer(wiring.Component):
         The header has matched: high in the cycle before the first payload word is offered, and never while a word of
         an earlier packet is offered.
     done : Out(1)
-        An accepted packet has ended with a right CRC.
+        An accepted packet has ended with a correct CRC.
     error : Out(1)
     code : Out(8)
-        Reason of the refusal, an :class:`~hdl.control.protocol.EventStatus`; valid with ``error``.
+        Reason for the rejection, an :class:`~hdl.control.protocol.EventStatus`; valid with ``error``.
     detail : Out(32)
-        Detail of the refusal; valid with ``error``.
+        Detail of the rejection; valid with ``error``.
     abort_seen : Out(1)
-        An ABORT packet of this epoch has passed, whether refused or discarded.
+        An ABORT packet of this epoch has passed, whether rejected or discarded.
     starved : Out(1)
-        A word is needed and not there.
+        A word is needed, but none is available.
     clear : In(1)
         Level: clears all state, including the offered word; the next word is the first of a packet.
     """
@@ -121,27 +121,27 @@ class Depacketizer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         expected = self.expected.payload
-        # One word waits in a register, together with its decoding as the first of a packet or as a mask, which
-        # depends on many of its bits and which much depends on.
+        # One word waits in a register, with its decoding as the first word of a packet or as a mask. The decoding
+        # depends on many bits of the word and drives much logic.
         held = Signal(word_layout())
         occupied = Signal()
-        fresh = Signal()  # the word has arrived with the last edge
+        fresh = Signal()  # the word arrived at the last clock edge
         older, older_fresh, older_held = Signal(), Signal(), Signal()
         aborting, aborting_fresh, aborting_held = Signal(), Signal(), Signal()
-        sudden, sudden_fresh, sudden_held = Signal(), Signal(), Signal()  # one of these two
+        sudden, sudden_fresh, sudden_held = Signal(), Signal(), Signal()  # either of the two preceding conditions
         empty = Signal()
         word, ending = held.data, held.last
-        header = Signal(header_layout())  # each field is valid in the cycle of its word
+        header = Signal(header_layout())  # each field is valid in the cycle of the word that contains it
         first = Signal()  # the word is the first of a packet
         ready = Signal()
         take = Signal()
         room = Signal()
-        mixed = Signal(32)  # the word, and the CRC of the words before it
+        mixed = Signal(32)  # the word, XORed with the CRC of the preceding words
         begins = Signal()  # the incoming word is the first of a packet
 
-        # State of the packet in progress, or, while `finished`, of the one that has just ended.
+        # State of the packet in progress or, while `finished`, of the packet that has just ended.
         outdated = Signal()
-        by_abort = Signal()  # it is an ABORT packet of this epoch
+        by_abort = Signal()  # the packet is an ABORT packet of this epoch
         discarded = Signal()
         mismatch = Signal()
         mismatch_code = Signal(8)
@@ -154,11 +154,11 @@ class Depacketizer(wiring.Component):
         stomped = Signal()
         halted = Signal()
 
-        # The remaining payload. A record is stable for two cycles before its packet's words are counted.
+        # The remaining payload. A record is stable for two cycles before the words of its packet are counted.
         counters = [codec.length_counter() for codec in self._codecs]
         expects = Cat(expected.codec == codec.code for codec in self._codecs)
-        counted_by = Signal(len(counters))  # the counter of the packet in progress, one-hot
-        missing = Signal(LENGTH_BITS)  # units
+        counted_by = Signal(len(counters))  # one-hot: the length counter used for the packet in progress
+        missing = Signal(LENGTH_BITS)  # units that are still missing
         unit_ends, wrong, final = Signal(), Signal(), Signal()
         in_payload = Signal()
         for number, counter in enumerate(counters):
@@ -176,7 +176,7 @@ class Depacketizer(wiring.Component):
             unit_ends.eq(_chosen(counted_by, [counter.ends for counter in counters])),
             wrong.eq(_chosen(counted_by, [counter.wrong for counter in counters])),
         ]
-        kept = Signal()  # the word in the output register waits for the verdict
+        kept = Signal()  # the word in the output register waits for the packet's check
 
         def is_older(word):
             return (data.View(header_layout(), word.replicate(3)).epoch - self.epoch)[7]
@@ -203,8 +203,8 @@ class Depacketizer(wiring.Component):
             ]
         with m.If(self.i.valid & self.i.ready):
             m.d.sync += mixed.eq(Mux(begins, 0xffffffff, crc_after(mixed)) ^ self.i.payload.data)
-        # The epoch may change while a word waits. Both comparisons are made in every cycle and selected from
-        # afterwards, so that neither has to wait for `i.ready`.
+        # The epoch may change while a word waits. Both comparisons are made in every cycle, and the result is
+        # selected afterwards, so that neither has to wait for `i.ready`.
         m.d.sync += [
             fresh.eq(self.i.ready),
             older_fresh.eq(is_older(self.i.payload.data)),
@@ -237,7 +237,7 @@ class Depacketizer(wiring.Component):
             ]
 
         def check(*faults):
-            """Refuse with the first fault that applies; each is (condition, code, got, due)."""
+            """Reject the packet with the first fault that applies; each fault is (condition, code, got, due)."""
             for number, (fault, *verdict) in enumerate(faults):
                 with m.Elif(fault) if number else m.If(fault):
                     refuse(*verdict)
@@ -247,10 +247,10 @@ class Depacketizer(wiring.Component):
             with m.If(ending):
                 m.next = "Word0"
 
-        # Registers are written as soon as their word is there, if they are not used before it is taken.
+        # Registers are written as soon as their word is available, if they are not used before it is taken.
         with m.FSM() as fsm:
             with m.State("Word0"):
-                # After any packet but a good one, a cycle is left for the verdict.
+                # After any packet that is not good, one cycle is reserved for the rejection.
                 stop = halted | (finished & ~(intact & ~mismatch & ~by_abort))
                 m.d.comb += [
                     first.eq(1),
@@ -309,7 +309,7 @@ class Depacketizer(wiring.Component):
                          EventStatus.WRONG_BLOCK, header.block, expected.block),
                     )
                 with m.If(take):
-                    # A record is there unless the packet does not need one.
+                    # A record is available, unless the packet does not need one.
                     m.d.comb += self.expected.ready.eq(~(outdated | by_abort | discarded | self.drain))
                     go_on("Skip")
                     belongs = (header.collective == expected.collective) & (header.block == expected.block)
@@ -354,14 +354,14 @@ class Depacketizer(wiring.Component):
                     go_on("Skip")
 
         m.d.comb += in_payload.eq(fsm.ongoing("Payload"))
-        with m.If(~self.active):  # the command that the error has stopped has ended
+        with m.If(~self.active):  # the command that was stopped by the error has ended
             m.d.sync += halted.eq(0)
         with m.Elif(self.error):
             m.d.sync += halted.eq(1)
         with m.If(self.drain):
             m.d.sync += [discarded.eq(1), halted.eq(0), self.payload.valid.eq(0)]
 
-        # The verdict.
+        # Acceptance or rejection of the packet.
         corrupt = ~intact & ~stomped
         by_peer = ~corrupt & (stomped | by_abort)
         m.d.comb += [
@@ -376,5 +376,5 @@ class Depacketizer(wiring.Component):
 
 
 def _chosen(flags, values):
-    """Return the value with the set flag, or 0 if none is set."""
+    """Return the value with its flag set, or 0 if no flag is set."""
     return functools.reduce(operator.or_, (Mux(flag, value, 0) for flag, value in zip(flags, values, strict=True)))

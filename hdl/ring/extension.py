@@ -1,7 +1,7 @@
-"""Extensions of the collective engine: additions of a feature, one object for each feature of a node.
+"""Extensions of the collective engine: additions of features, one object per feature of a node.
 
-:class:`~hdl.ring.collective.CollectiveEngine` calls each extension in turn, in the order of the registry of features.
-An extension overrides the methods that it needs, and by default adds nothing. For example, one that counts the idle
+:class:`~hdl.ring.collective.CollectiveEngine` calls all extensions, in the order of the registry of features. An
+extension overrides the methods that it needs; the defaults add nothing. For example, this extension counts the idle
 cycles of the ring::
 
     class IdleCount(CollectiveExtension):
@@ -26,7 +26,7 @@ __all__ = ["CollectiveExtension", "CollectiveUnits", "extensions", "link_class"]
 
 @dataclasses.dataclass(kw_only=True)
 class CollectiveUnits:
-    """Units and signals of a collective engine, for extensions during its elaboration."""
+    """Units and signals of a collective engine, for use by extensions during its elaboration."""
 
     #: The engine itself, for its ports.
     engine: Any
@@ -35,22 +35,22 @@ class CollectiveUnits:
     packetizer: Any
     depacketizer: Any
     datapath: Any
-    #: The command taken last, and its setup, in registers.
+    #: The most recent command and its setup, in registers.
     command: Any
     setup: Any
-    #: Header of an ABORT.
+    #: Header for ABORT packets.
     abort_header: Any
-    #: Whether the offered command sums along a chain of nodes.
+    #: Whether the command being offered sums along a chain of nodes.
     chained: Any = 0
-    #: Units of control words, in a node with them: the extension of replay makes them.
+    #: Units for control words, in a node that has them; the replay extension creates them.
     words: Any = None
-    #: Whether these must restart; and whether links must, with a new setting.
+    #: Whether these units must restart; and whether links must restart, with a new setting.
     words_reset: Any
     links_reset: Any = 0
 
 
 class CollectiveExtension:
-    """Base of the extensions of a collective engine.
+    """Base of all extensions of a collective engine.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ class CollectiveExtension:
     Members
     -------
     link : type, optional
-        Class of the ends of links instead of :class:`~hdl.ring.link_ends.LinkEnds`; the first extension with a class
-        counts.
+        Class of the link ends, instead of :class:`~hdl.ring.link_ends.LinkEnds`; the first extension with a class
+        takes precedence.
     control : mapping
         Options of :class:`~hdl.ring.control.CollectiveControl`.
     inputs, outputs, joins : mapping
@@ -77,30 +77,30 @@ class CollectiveExtension:
         self._config = config
 
     def operations(self) -> tuple[Any, ...]:
-        """Descriptions of operations of the engine."""
+        """Descriptions of operations that are added to the engine."""
         return ()
 
     def immediate(self) -> tuple[int, ...]:
-        """Codes of operations without anything to run."""
+        """Codes of operations that end immediately, since there is nothing to run."""
         return ()
 
     def members(self) -> dict[str, Any]:
-        """Ports of the engine."""
+        """Ports that are added to the engine."""
         return {}
 
     def counts(self) -> dict[str, int]:
-        """Widths of increments of counters in a cycle, by the names of the registers."""
+        """Widths in bits of the increments per cycle of additional counters, by register name."""
         return {}
 
     def make(self, m: Any, units: CollectiveUnits) -> Any:
-        """Make units, and return a signal that another node has reported to be working, or None."""
+        """Create units; return None, or a signal that is high when another node reports that it is working."""
         return None
 
     def take(self, m: Any, units: CollectiveUnits, command: Any) -> None:
-        """Add to the setup of a command when it is taken; the statements are executed under that condition."""
+        """Add assignments to a command's setup; they take effect in the cycle when the command is accepted."""
 
     def connect(self, m: Any, units: CollectiveUnits) -> None:
-        """Connect ports and units."""
+        """Connect the ports and units that the extension added."""
 
 
 def extensions(config: Any) -> tuple[CollectiveExtension, ...]:
@@ -109,5 +109,5 @@ def extensions(config: Any) -> tuple[CollectiveExtension, ...]:
 
 
 def link_class(config: Any) -> Any:
-    """Class of the ends of a node's links."""
+    """Class of the link ends of a node."""
     return next((extension.link for extension in extensions(config) if extension.link is not None), LinkEnds)

@@ -1,7 +1,7 @@
 """Header of a packet on the ring: three words with the kind of the payload and its position.
 
-A packet is its header, the payload words, and the CRC-32 of all words before it, with ``last``. A sender that must
-abort in the middle of a packet ends it with the bitwise inverse of the right CRC: the packet is *stomped*.
+A packet consists of its header, the payload words, and the CRC-32 of all preceding words, with ``last``. A sender
+that must abort inside a packet ends it with the bitwise inverse of the correct CRC: the packet is *stomped*.
 """
 
 from amaranth.lib import data, enum
@@ -37,7 +37,7 @@ class PacketType(enum.Enum, shape=4):
 
 
 def header_layout():
-    """The header words, first word lowest; no field is in two words.
+    """Layout of the header, with the first word in the lowest bits; no field spans two words.
 
     ``codec`` is the :attr:`~hdl.compression.codec.Codec.code` of the payload. ``tenant`` is the tenant of the
     command, 0 in nodes without tenants. ``length`` counts elements; in an ABORT packet, which has no payload, it may
@@ -51,7 +51,7 @@ def header_layout():
 
 
 def expected_layout():
-    """Fields that the header of an accepted DATA packet must have, in addition to its tenant."""
+    """Header fields that an accepted DATA packet must match, in addition to the tenant."""
     return data.StructLayout({
         "codec": CODE_BITS, "source": 8, "epoch": 8,
         "sequence": 12, "segment": _SEGMENT_BITS, "length": LENGTH_BITS,
@@ -60,7 +60,7 @@ def expected_layout():
 
 
 def packet_words(segment):
-    """Words of the longest packet of ``segment`` elements: zero-value coded, without a zero."""
+    """Words of the longest packet of ``segment`` elements: zero-value coded, with no element zero."""
     if not isinstance(segment, int) or not 1 <= segment < 1 << LENGTH_BITS:
         raise ValueError(f"Segment must be between 1 and {(1 << LENGTH_BITS) - 1} elements, not {segment!r}")
     return OVERHEAD_WORDS + segment + (segment + 31) // 32

@@ -1,10 +1,10 @@
 """Interleaved order of a collective: the packets of two segments alternate.
 
 With SR(t) and AG(t) the scatter-reduce and the all-gather of segment t of every block (:mod:`hdl.ring.order`), the
-order SR(0), SR(1), SR(2), AG(0), SR(3), AG(1), … AG(T-1), with a gather that lags by two, is taken two at a time: a
-step of the one, a step of the other, and so on. So data that is passed on was received two packets before. A
-collective of one phase takes its segments two at a time. AG(0) of blocks of one segment depends on all of SR(0), and
-follows it.
+order SR(0), SR(1), SR(2), AG(0), SR(3), AG(1), … AG(T-1), with a gather that lags by two, is processed in pairs of
+segments with alternating steps. So data that is passed on was received two packets earlier. A collective with only
+one phase processes its segments in pairs. If blocks have only one segment, AG(0) depends on all of SR(0), and follows
+it.
 """
 
 from amaranth.hdl import Module, Mux, Signal
@@ -15,16 +15,16 @@ from hdl.ring.topology import SMALL_RING, ranks, sizes
 
 __all__ = ["INTERLEAVED_LAG", "InterleavedGenerator"]
 
-#: Lag of the gather in segments.
+#: Lag of the gather, in segments.
 INTERLEAVED_LAG = 2
 
 
 class InterleavedGenerator(SequenceGenerator):
     """Emit one record per step, in the interleaved order.
 
-    A record is offered :attr:`pause` cycles after the previous one was taken, or :attr:`pair_pause` where two
-    segments begin, or at most :attr:`longest_pause` where the sequence has no steps in a phase of the collective.
-    ``o`` is a register, and of all registers only ``o.valid`` depends on ``o.ready``.
+    A record is offered :attr:`pause` cycles after the previous one was taken, or :attr:`pair_pause` cycles when a new
+    pair of segments begins, or at most :attr:`longest_pause` cycles if the sequence has no steps in a phase of the
+    collective. ``o`` is a register, and of all registers only ``o.valid`` depends on ``o.ready``.
 
     Parameters
     ----------
@@ -34,10 +34,10 @@ class InterleavedGenerator(SequenceGenerator):
     Members
     -------
     start, plan, scatter, gather, o, busy
-        See :class:`~hdl.ring.order.SequenceGenerator`. A phase without steps is left out, but keeps its segments'
-        positions in the order if the collective has it: so all sequences of a collective pair the same segments.
+        See :class:`~hdl.ring.order.SequenceGenerator`. A phase without steps is omitted but, if the collective has
+        it, its segments keep their positions in the order: so all sequences of a collective pair the same segments.
     both : In(1)
-        The collective has both phases; otherwise only the one with steps of this sequence. Stable like ``plan``.
+        Whether the collective has both phases, or only the phase with steps of this sequence. Stable like ``plan``.
     """
 
     pause, pair_pause, longest_pause = 2, 3, 5
@@ -49,12 +49,12 @@ class InterleavedGenerator(SequenceGenerator):
         m = Module()
         plan, record = self.plan, self.o.payload
 
-        # Segments of each phase that have been entered, and the lag of the gather.
+        # Number of segments entered in each phase, and the current lag of the gather.
         entered = {each: Signal(record.segment.shape(), name=f"entered_{each.name.lower()}") for each in Phase}
         behind = Signal(range(INTERLEAVED_LAG + 2))
         taken = {each: Signal(name=f"taken_{each.name.lower()}") for each in Phase}  # the collective has the phase
         remains = {each: Signal(name=f"remains_{each.name.lower()}") for each in Phase}
-        onward, more = Signal(Phase), Signal()  # phase of the next segment, and whether there is one
+        onward, more = Signal(Phase), Signal()  # phase of the next segment, and whether there is a next segment
         m.d.comb += [
             taken[Phase.SCATTER].eq(self.both | self.scatter.steps.any()),
             taken[Phase.GATHER].eq(self.both | self.gather.steps.any()),
@@ -64,11 +64,11 @@ class InterleavedGenerator(SequenceGenerator):
                           Phase.SCATTER, Phase.GATHER)),
         ]
 
-        # The two segments in progress, in turn: one has the current step.
+        # The two segments in progress; `turn` selects the one with the current step.
         turn = Signal()
         lanes = [self._lane(f"lane_{number}") for number in range(2)]
         lane = {name: Mux(turn, *(each[name] for each in reversed(lanes))) for name in lanes[0]}
-        idle = Signal()  # the other segment has no step left
+        idle = Signal()  # the other segment has no steps left
         m.d.comb += idle.eq(Mux(turn, lanes[0]["steps"], lanes[1]["steps"]) == 0)
         climbs = self._climbs(lanes[0]["place"])
         chosen = onward == Phase.GATHER
@@ -91,7 +91,7 @@ class InterleavedGenerator(SequenceGenerator):
                     m.d.sync += [entered[each].eq(entered[each] + 1), climbs[each].eq(climbs[each] + plan.pitch),
                                  behind.eq(behind + 1 if each == Phase.SCATTER else behind - 1)]
 
-        active, settled = Signal(), Signal()  # the lane has had a cycle to reach the record
+        active, settled = Signal(), Signal()  # the lane has had one cycle to reach the record
         wraps, at_end = Signal(), Signal()
         group, at, segment = (Signal.like(lanes[0][name], name=name) for name in ("group", "place", "segment"))
         left = Signal.like(lanes[0]["steps"])
@@ -130,7 +130,7 @@ class InterleavedGenerator(SequenceGenerator):
             with m.State("Steps"):
                 m.d.sync += settled.eq(1)
                 with m.If(left == 0):
-                    # A segment without steps of this sequence.
+                    # This sequence has no steps in the segment.
                     m.d.sync += [settled.eq(0), turn.eq(~turn)]
                     with m.If(idle):
                         m.next = "First"
@@ -160,9 +160,9 @@ class InterleavedGenerator(SequenceGenerator):
         return {
             "phase": Signal(Phase, name=f"{name}_phase"),
             "segment": Signal(self.o.payload.segment.shape(), name=f"{name}_segment"),
-            "steps": Signal(sizes(self._nodes_max), name=f"{name}_steps"),  # from the next one on
+            "steps": Signal(sizes(self._nodes_max), name=f"{name}_steps"),  # remaining steps, including the next one
             "opening": Signal(name=f"{name}_opening"),  # the next step is the first one
             "group": Signal(ranks(self._nodes_max), name=f"{name}_group"),  # first group of its block
-            "place": position,  # of that group
+            "place": position,  # position of that group
             "climb": Signal(len(self._climbs(position)[Phase.SCATTER]), name=f"{name}_climb"),
         }

@@ -1,8 +1,8 @@
 """Link between neighbours: words out, credits back.
 
-The wires have no back-pressure for words. Instead the receiver has room for a fixed number of whole packets; the
-transmitter starts a packet only on a credit, which is returned when a whole packet has left the receiver. Data and
-credits are registers at both ends, so a link may have any latency. docs/ring/link.md shows why this cannot deadlock.
+The wires have no back-pressure for words. Instead, the receiver has room for a fixed number of whole packets. The
+transmitter needs a credit to start a packet; the receiver returns it when a whole packet has left. Data and credits
+are registered at both ends, so a link may have any latency. docs/ring/link.md shows why this cannot deadlock.
 """
 
 from amaranth.hdl import Const, Module, Mux, ResetInserter, Signal
@@ -15,7 +15,7 @@ __all__ = ["Ingress", "LinkReceiver", "LinkSignature", "LinkTransmitter", "check
 
 
 class LinkSignature(wiring.Signature):
-    """Wires of one directed link, as the transmitter sees them.
+    """Wires of one directed link, from the transmitter's point of view.
 
     Members
     -------
@@ -36,7 +36,7 @@ class LinkSignature(wiring.Signature):
 
 
 def check_sizes(segments, words, role):
-    """Raise ValueError unless an end of a link can have these sizes."""
+    """Raise ValueError unless these are valid sizes for an end of a link."""
     if not isinstance(segments, int) or segments < 2:
         raise ValueError(f"Segment count must be an integer of at least 2, not {segments!r}")
     if not isinstance(words, int) or words < 5:
@@ -44,40 +44,40 @@ def check_sizes(segments, words, role):
 
 
 def levels(segments, packet_words):
-    """Members with the fill level of a receiver."""
+    """Signature members for the fill level of a receiver."""
     return {"level": Out(range(segments * packet_words + 1)), "packets": Out(range(segments + 1)), "overrun": Out(1)}
 
 
 class LinkTransmitter(wiring.Component):
-    """Send packets on credit.
+    """Send packets while there are credits.
 
     Latency is :attr:`latency` cycles from a word at ``i`` to the wires, throughput one word per cycle. The wires are
     registers; ``i.ready`` and ``may_start`` depend only on registers and ``reset_link``.
 
-    A credit is spent when the first word of a packet enters, so all words in the queue may be sent. The queue keeps
-    words in block memory until they are overwritten: with room for a whole packet, the last packet can be sent again.
+    A credit is spent when the first word of a packet enters the queue, so all queued words may be sent. Words stay in
+    the queue's block memory until overwritten: if a whole packet fits, the last packet can be sent again.
 
     Parameters
     ----------
     segments : int
         Capacity of the receiver at the far end in packets; at least 2.
     egress_words : int
-        Depth of the queue, in words; at least 5. A whole packet takes :func:`~hdl.ring.header.packet_words`.
+        Depth of the queue, in words; at least 5. A whole packet needs :func:`~hdl.ring.header.packet_words`.
     throttled : bool
-        Whether a word leaves only in a cycle with ``enable``.
+        Whether words leave only in cycles with ``enable``.
 
     Members
     -------
     i : In(stream of word_layout())
     ring_o : Out(LinkSignature())
     may_start : Out(1)
-        There is a credit. Valid for a first word that is offered in this cycle or the next, if packets have at least
-        two words; a packet started without credit breaks the link.
+        There is a credit. It applies to a first word that is offered in this cycle or the next, if packets have at
+        least two words; a packet started without a credit breaks the link.
     credits : Out(range(segments + 1))
-        Packets that may be started.
+        Number of packets that may be started.
     reset_link : In(1)
-        Level: drops all words queued and offered at ``i``, and restores all credits. The next word is the first of a
-        packet.
+        Level: drops all queued words and any word offered at ``i``, and restores all credits. The next word is the
+        first of a packet.
     enable : In(1)
         Present if ``throttled``. The wires depend combinationally on it.
     """
@@ -131,7 +131,7 @@ class LinkTransmitter(wiring.Component):
             m.d.sync += first.eq(queue.i.payload.last)
         with m.If(spend & ~self.ring_o.credit):
             m.d.sync += self.credits.eq(self.credits - 1)
-        # A credit that was never issued would admit packets without room for them.
+        # A credit that was never issued would admit packets for which there is no room.
         with m.Elif(self.ring_o.credit & ~spend & (self.credits != self._segments)):
             m.d.sync += self.credits.eq(self.credits + 1)
         with m.If(self.reset_link):
@@ -140,7 +140,7 @@ class LinkTransmitter(wiring.Component):
 
 
 class Ingress(wiring.Component):
-    """Buffer for packets at the end of a link, safe against any words of the peer.
+    """Buffer for packets at the end of a link, safe against any words from the peer.
 
     Latency is 3 cycles from a word at ``i`` to its offer at ``o``, throughput one word per cycle. ``o`` is registers.
 
@@ -152,7 +152,7 @@ class Ingress(wiring.Component):
     Members
     -------
     i : In(stream of word_layout())
-        Words of the link; always taken.
+        Words from the link; always accepted.
     o : Out(stream of word_layout())
     level, packets, overrun
         As in :class:`LinkReceiver`.
@@ -173,18 +173,18 @@ class Ingress(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        position = Signal(range(self._packet_words))  # of the link's word in its packet
+        position = Signal(range(self._packet_words))  # position of the link's word in its packet
         dropping = Signal()  # the rest of the packet on the link is not stored
         starts = Signal()
         final = Signal()
         word = self.i.payload
 
-        # Block memories have a power of two of rows anyway, so that addresses wrap by themselves.
+        # The number of rows of a block memory is a power of two anyway, so that addresses wrap by themselves.
         rows = 1 << (self._segments * self._packet_words - 1).bit_length()
         m.submodules.queue = queue = Queue(shape=word_layout(), depth=rows, block=True)
         connect_stream(m, queue.o, self.o)
 
-        # The queue is never full: it holds all words of all packets.
+        # The queue is never full: it has room for all words of all packets.
         m.d.comb += [
             starts.eq(self.i.valid & ~dropping & (position == 0) & (self.packets != self._segments)),
             self.leaves.eq(self.o.valid & self.o.ready & self.o.payload.last),
@@ -213,8 +213,8 @@ class LinkReceiver(wiring.Component):
     the cycle after the last word of a packet has been taken.
 
     Whatever the peer does, at most ``segments`` packets of at most ``packet_words`` words are stored, each with its
-    ``last``: a packet without credit is dropped as a whole, one that is too long is truncated, and ``overrun``
-    reports both. Packets stored before are not affected.
+    ``last``: a packet without a credit is dropped as a whole, a packet that is too long is truncated, and ``overrun``
+    reports both. Packets already stored are not affected.
 
     Parameters
     ----------
@@ -228,11 +228,11 @@ class LinkReceiver(wiring.Component):
     ring_i : In(LinkSignature())
     o : Out(stream of word_layout())
     level : Out(range(segments * packet_words + 1))
-        Words held.
+        Number of words held.
     packets : Out(range(segments + 1))
-        Packets held; the last may still be incomplete.
+        Number of packets held; the last one may be incomplete.
     overrun : Out(1)
-        Sticky until ``reset_link``: the peer has exceeded its credit.
+        The peer has sent more than its credits allow; sticky until ``reset_link``.
     reset_link : In(1)
         Level: drops held and incoming words, and returns no credit. The next word is the first of a packet.
     """

@@ -1,4 +1,4 @@
-"""Both ends of the links of a node that sends on credit."""
+"""Link ends of a node that sends packets on credit: receiver and transmitter."""
 
 from amaranth.hdl import Cat, Module
 from amaranth.lib import data, stream, wiring
@@ -13,22 +13,22 @@ from hdl.streams.stream import connect_stream, word_layout
 __all__ = ["LinkEnds", "Pace", "moves_layout", "pace_of"]
 
 def moves_layout(ports=1):
-    """Words of packets that move in a cycle: ``word`` words, including ``packet`` last words of packets."""
+    """Packet words transferred in a cycle: ``word`` words, including ``packet`` last words."""
     return data.StructLayout({"word": range(ports + 1), "packet": range(ports + 1)})
 
 
 class Pace:
-    """Pace of a transmitter: a word in every cycle, unless a feature of the node has another."""
+    """Pace of a transmitter: one word per cycle, unless a feature of the node defines a slower pace."""
 
     #: Whether a transmitter has an input ``enable``.
     throttled = False
 
     def members(self):
-        """Members of the ends of links."""
+        """Signature members that are added to the link ends."""
         return {}
 
     def connect(self, m, links, transmitter):
-        """Connect the transmitter of the ends of links, and return the wires to the successor."""
+        """Connect the transmitter of the link ends, and return the wires to the successor."""
         return transmitter.ring_o
 
 
@@ -46,7 +46,7 @@ class LinkEnds(wiring.Component):
     Parameters
     ----------
     config : NodeConfig
-        It sets the capacity of a receiver in packets, and their length.
+        It determines the capacity of the receiver in packets, and their maximum length.
 
     Members
     -------
@@ -54,14 +54,14 @@ class LinkEnds(wiring.Component):
     i : In(stream of word_layout())
         Packets for the successor.
     o : Out(stream of word_layout())
-        Packets of the predecessor.
+        Packets from the predecessor.
     may_start : Out(1)
         A packet may be started at ``i``.
     overrun : Out(1)
-        The predecessor has sent more than it may.
+        The predecessor has sent more than its credits allow.
     reset_link : In(1)
     sent, received : Out(moves_layout())
-        Words of packets for the successor and of the predecessor: each once, however often it was retransmitted.
+        Words of packets to the successor and from the predecessor. Each word counts once, however often it was sent.
     delay : Out(32)
         Zero, since the link does not measure its latency.
     throttle, wire_delay

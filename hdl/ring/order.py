@@ -34,7 +34,7 @@ LAG = 3
 
 
 class Phase(enum.Enum, shape=1):
-    """Half of a collective."""
+    """Phase of a collective: scatter-reduce or all-gather."""
 
     SCATTER = 0
     GATHER = 1
@@ -80,7 +80,7 @@ def first_layout(elements, nodes_max=SMALL_RING):
 
 
 def path_layout(elements, nodes_max=SMALL_RING):
-    """Path of a sequence in a phase: its number of steps, and the first group of the block of the first step."""
+    """Path of a sequence in a phase: its number of steps, and the first group of the first step's block."""
     return data.StructLayout({"steps": sizes(nodes_max), "first": first_layout(elements, nodes_max)})
 
 
@@ -179,7 +179,7 @@ class Planner(wiring.Component):
         m.d.comb += [
             partial.eq((plan.remainder << 1) | groups.bit_select(position, 1)),
             widest.eq(plan.quotient + (plan.remainder != 0)),
-            plan.pitch.eq(first.place),  # after the last first group
+            plan.pitch.eq(first.place),  # the position after the last of the first groups
         ]
         with m.FSM():
             with m.State("Idle"):
@@ -248,7 +248,7 @@ class SequenceGenerator(wiring.Component):
     lags : bool
         Whether the gather may lag by :data:`LAG` segments (``late``).
     members : mapping, optional
-        Additional members of a generator with another order.
+        Additional members of a generator with a different order.
 
     Members
     -------

@@ -1,4 +1,4 @@
-"""Packetizer, which assembles header, payload and CRC into packets for the link."""
+"""Packetizer: assembles header, payload and CRC into packets for the link."""
 
 import contextlib
 
@@ -16,31 +16,31 @@ __all__ = ["Packetizer"]
 class Packetizer(wiring.Component):
     """Assemble packets from header, payload and CRC.
 
-    Latency is :attr:`latency` cycle from a header to its first word and from a payload word to itself; throughput is
-    one word per cycle, without a bubble inside a packet or between packets. ``o`` is a register; ``header.ready`` and
-    ``payload.ready`` depend combinationally on ``o.ready``, ``may_start`` and ``give_up``.
+    Latency is :attr:`latency` cycle from a header to its first word, and from a payload word to the same word at
+    ``o``; throughput is one word per cycle, without a bubble inside a packet or between packets. ``o`` is a register;
+    ``header.ready`` and ``payload.ready`` depend combinationally on ``o.ready``, ``may_start`` and ``give_up``.
 
-    A packet starts only in a cycle with ``may_start``. The packet of a header of length 0 has no payload; otherwise
-    ``last`` of the stream ends the payload, whatever the header's length.
+    A packet starts only in a cycle with ``may_start``. If the header's length is 0, the packet has no payload;
+    otherwise the stream's ``last`` ends the payload, whatever the header's length.
 
     While ``give_up`` is high, all headers and words offered at ``header`` and ``payload`` are dropped. A packet in
-    progress is stomped at once, then one ABORT packet is sent, when ``may_start`` allows. ``aborted`` is then high
-    until ``give_up`` is low; ``give_up`` must not fall before.
+    progress is stomped immediately; then one ABORT packet is sent, as soon as ``may_start`` allows. ``aborted`` is
+    then high until ``give_up`` is low; ``give_up`` must not fall earlier.
 
     Members
     -------
     header : In(stream of header_layout())
-        One per packet, taken with its third word.
+        One header per packet, taken with its third word.
     payload : In(stream of word_layout())
     o : Out(stream of word_layout())
     may_start : In(1)
-        The link can take a whole packet.
+        The link can accept a whole packet.
     give_up : In(1)
         Level: aborts the packet in progress.
     abort_header : In(header_layout())
         Header of the ABORT packet; must be stable while ``give_up`` is high.
     aborted : Out(1)
-        Level: the ABORT packet has left, up to the register ``o``.
+        Level: the ABORT packet has been sent, at least to the register ``o``.
     stalled : Out(1)
         A packet waits for ``may_start``.
     idle : Out(1)
@@ -68,11 +68,11 @@ class Packetizer(wiring.Component):
         aborting = Signal()  # the packet in progress is the ABORT packet
         stomp = Signal()
         room = Signal()
-        stage = Signal()  # a word of header or payload enters the output register
-        ends = Signal()  # the CRC does
+        stage = Signal()  # a word of the header or payload enters the output register
+        ends = Signal()  # the CRC enters the output register
         word = Signal(32)
         fields = Signal(96)
-        mixed = Signal(32)  # the word in the output register, and the CRC of the words before it
+        mixed = Signal(32)  # the word in the output register, XORed with the CRC of the preceding words
         crc = Signal(32)  # CRC including that word
 
         m.d.comb += [

@@ -1,4 +1,4 @@
-"""Ports of a node on its rings: names, wires, and connection of two ports."""
+"""Ports of a node to its rings: their names and wires, and the connection between two ports."""
 
 from amaranth.lib.wiring import In, Out
 
@@ -6,12 +6,12 @@ __all__ = ["joined", "link_signature", "port_members", "port_names", "ports_of",
 
 
 def link_signature(config):
-    """Wires of a link between nodes of this configuration, as the transmitter sees them."""
+    """Wires of a link between nodes of this configuration, from the transmitter's point of view."""
     return config.link.wires()
 
 
 def wires_per_link(signature):
-    """Wires of a link with this signature: forward, for words, and back."""
+    """Number of wires of a link with this signature: forward, for words, and backward."""
     members = signature.members.values()
     return tuple(sum(member.shape for member in members if member.flow == flow) for flow in (Out, In))
 
@@ -32,7 +32,7 @@ def port_members(config, ports=1):
 
 
 def ports_of(node):
-    """Ports of a node in order of their numbers, each a pair: from the predecessor, and to the successor."""
+    """Ports of a node in numerical order, each as a pair: from the predecessor, and to the successor."""
     ports = []
     while port_names(len(ports))[0] in node.signature.members:
         ports.append(tuple(getattr(node, name) for name in port_names(len(ports))))
@@ -40,9 +40,9 @@ def ports_of(node):
 
 
 def joined(source, target):
-    """Assignments that make a link from a port ``ring_o`` to a port ``ring_i``, of one domain.
+    """Assignments that connect a port ``ring_o`` to a port ``ring_i``, for use in one domain.
 
-    In a synchronous domain each of them is a register, so that every wire takes one cycle.
+    In a synchronous domain each assignment is a register, so that every wire delays by one cycle.
     """
     for name, member in source.signature.members.items():
         here, there = getattr(source, name), getattr(target, name)

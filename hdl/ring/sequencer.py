@@ -1,12 +1,12 @@
-"""Sequencer: converts the static order of a command into headers, routes and jobs, segment by segment.
+"""Sequencer: converts a command's static order into headers, routes and jobs, segment by segment.
 
-Each participant follows the order of :mod:`hdl.ring.order` with a sequence (:mod:`hdl.ring.sequences`). Two of them
-are here: egress makes the header of each packet that is sent and selects the source of its payload, and ingress gives
-the next expected packet and the destinations of its payload. All other routes and jobs are instructions that the
-parts of the datapath describe (:mod:`hdl.ring.parts.part`).
+Each participant follows the order of :mod:`hdl.ring.order` with a sequence (:mod:`hdl.ring.sequences`). Two
+participants are implemented here: egress generates the header of each packet that is sent and selects the source of
+its payload, and ingress gives the next expected packet and the destinations of its payload. All other routes and jobs
+are instructions that are described by the parts of the datapath (:mod:`hdl.ring.parts.part`).
 
-All these go into queues, so that a sequence may be ahead of the data. An empty segment has no payload, and so only a
-header.
+All of these go into queues, so that a sequence may run ahead of the data. An empty segment has no payload, so its
+packet is only a header.
 """
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
@@ -27,7 +27,7 @@ from hdl.streams.stream import Queue, connect_stream
 
 __all__ = ["Sent", "Sequencer"]
 
-#: Number of headers, routes and jobs by which a sequence may be ahead of the data.
+#: Number of headers, routes or jobs that a sequence may run ahead of the data.
 _AHEAD = 5
 
 
@@ -44,7 +44,7 @@ def _is_received(record, setup):
 
 
 def _packet_instructions(parts):
-    """Routes of the packets themselves: to the ring from their sources, and from the ring to inputs of parts."""
+    """Routes of the packets: from their sources to the ring, and from the ring to the inputs of parts."""
     encodes_all = any(part.encodes_all for part in parts)
     inputs = packet_inputs(parts)
 
@@ -58,16 +58,16 @@ def _packet_instructions(parts):
     return (
         # Source of each payload.
         Instruction("sent", EGRESS, range(len(Sent)), sent),
-        # Destinations of each payload, a bit for each input.
+        # Destinations of each payload, one bit for each input.
         Instruction("received", INGRESS, len(inputs), received, when=_is_received),
     )
 
 
 class Sequencer(wiring.Component):
-    """Direct the datapath through a command.
+    """Generate the headers, routes and jobs that make the datapath execute a command.
 
-    Every output stream comes from a queue, with registered outputs; ``header`` and ``expected`` add fields that are
-    constant for the whole command, and the codec, which depends on the phase.
+    Every output stream comes from a queue with registered outputs. ``header`` and ``expected`` add the fields that
+    are constant for the whole command, and the codec, which depends on the phase.
 
     Parameters
     ----------
@@ -90,14 +90,14 @@ class Sequencer(wiring.Component):
                 # High from the cycle after ``start`` until every header and record has been taken and every awaited
                 # instruction is done.
                 "busy": Out(1),
-                # The header taken last belongs to a scatter-reduce, or the first one will.
+                # Whether the header taken last, or initially the first one, belongs to a scatter-reduce.
                 "scattering": Out(1),
-                # Headers of the packets that are sent.
+                # Headers of the packets to be sent.
                 "header": Out(stream.Signature(header_layout())),
-                # Required fields of the expected packets.
+                # Header fields that the expected packets must have.
                 "expected": Out(stream.Signature(expected_layout())),
-                # A stream for each instruction, and for an awaited one ``<name>_done``, high for a cycle when the
-                # part has done it.
+                # A stream for each instruction; and for an awaited one ``<name>_done``, high for one cycle when the
+                # part is done.
                 **{name: port for instruction in self._instructions
                    for name, port in instruction.ports(Out).items()},
             }
@@ -118,7 +118,7 @@ class Sequencer(wiring.Component):
         return m
 
     def _generate(self, m, sequence):
-        """Make the generator of a sequence's records, without consumers yet."""
+        """Create the generator of a sequence's records, without consumers yet."""
         config, chained, lags = self._config, self._config.has_chains, self._config.role.root_reduce
         shape = {"elements": self._elements, "segment": config.segment, "nodes_max": config.topology.max_nodes}
         generator = (InterleavedGenerator(**shape) if config.role.interleaved
@@ -146,13 +146,13 @@ class Sequencer(wiring.Component):
             m.d.comb += [port.valid.eq(inner.valid), inner.ready.eq(port.ready)]
 
     def _queue(self, m, name, port, shape, payload):
-        """Queue of payloads that are computed from records."""
+        """Create a queue of payloads that are computed from records."""
         m.submodules[name] = queue = Queue(shape=shape, depth=_AHEAD)
         m.d.comb += [queue.i.valid.eq(port.valid), port.ready.eq(queue.i.ready), queue.i.payload.eq(payload)]
         return queue
 
     def _follow(self, m, instruction, records):
-        """Implement an instruction: a queue of its payloads, for the records that it requests."""
+        """Implement an instruction by a queue of its payloads, for the records that it requests."""
         setup, name, consumers = self.setup, instruction.name, records[instruction.sequence]
         record = consumers.record
         port = consumers.add(f"{name}_records", (record.length != 0) & instruction.when(record, setup))
@@ -173,7 +173,7 @@ class Sequencer(wiring.Component):
             self._pending.append(unfinished != 0)
 
     def _select(self, m, instruction, port, record, consumers):
-        """Follow the alternative in some commands; a command has records of only one of the two sequences."""
+        """Follow the alternative sequence in some commands; a command has records of only one of the two."""
         alternative = instruction.alternative.during(self.setup)
         other = consumers.add(f"{instruction.name}_alternatives", consumers.record.length != 0)
         selected = stream.Signature(0).create(path=(f"{instruction.name}_selected",))
@@ -187,9 +187,9 @@ class Sequencer(wiring.Component):
         return selected, selected_record
 
     def _packets(self, m, name, port, record, sink):
-        """Drive headers to be sent or expected, except for source and destination.
+        """Drive headers to be sent or expected, except for their source and destination.
 
-        The queue holds the fields that differ from packet to packet; the phase of the offered packet is returned.
+        The queue holds the fields that differ from packet to packet. The phase of the offered packet is returned.
         """
         setup, header = self.setup, sink.payload
         shape = data.StructLayout({
@@ -224,7 +224,7 @@ class Sequencer(wiring.Component):
         return Mux(scatter | self.setup.sum, gradients, Mux(self.setup.coded, weights, raw))
 
     def _direct_egress(self, m, consumers):
-        """Make the header of every packet that is sent, including empty ones."""
+        """Generate the header of every packet that is sent, including empty packets."""
         setup, header = self.setup, self.header.payload
         phase = self._packets(m, "headers", consumers.add("headed", 1), consumers.record, self.header)
         m.d.comb += [
@@ -238,14 +238,14 @@ class Sequencer(wiring.Component):
             m.d.sync += self.scattering.eq(phase == Phase.SCATTER)
 
     def _direct_ingress(self, m, consumers):
-        """Expect every incoming packet; a ring of one expects none."""
+        """Generate the record of every expected packet; a ring of one node expects none."""
         port = consumers.add("expectations", ~self.setup.alone)
         self._packets(m, "expectations", port, consumers.record, self.expected)
         m.d.comb += self.expected.payload.source.eq(self.setup.predecessor)
 
 
 class _Consumers:
-    """Consumers of a sequence's records: a port for each, and whether it requests the offered record."""
+    """Consumers of a sequence's records, each with a port and a request for the offered record."""
 
     def __init__(self, source, layout):
         self.source = source

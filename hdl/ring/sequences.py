@@ -1,8 +1,8 @@
 """Sequences in the order of a collective: the blocks of each participant.
 
 A :class:`Sequence` names a participant of :mod:`hdl.ring.order` and gives its path in either phase, as values
-computed from a :class:`PlannedCommand`. These four are for a node without codecs; parts of the datapath may add more
-(:mod:`hdl.ring.parts.part`).
+computed from a :class:`PlannedCommand`. The four here are for nodes without codecs; parts of the datapath may add
+more (:mod:`hdl.ring.parts.part`).
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ __all__ = ["EGRESS", "ENCODE", "INGRESS", "OWN", "Path", "PlannedCommand", "Sequ
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Path:
-    """Blocks of a sequence in a phase: the values of :func:`hdl.ring.order.path_layout`."""
+    """Blocks of a sequence in a phase, as values for :func:`hdl.ring.order.path_layout`."""
 
     steps: Any
     first: Any = 0
@@ -23,11 +23,11 @@ class Path:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedCommand:
-    """A planned command on this node: the inputs of paths."""
+    """A planned command on this node, from which paths are computed."""
 
-    #: View of :func:`hdl.ring.setup.setup_layout`, with all fields valid except the paths.
+    #: View with :func:`hdl.ring.setup.setup_layout`; all fields are valid except the paths.
     setup: Any
-    #: Nodes of the ring.
+    #: Number of nodes in the ring.
     size: Any
     #: Rank of the node.
     rank: Any
@@ -37,12 +37,12 @@ class PlannedCommand:
     own: Any
     following: Any
     #: Steps of this node in the scatter-reduce and in the all-gather, as sender and as receiver; 0 in a phase that
-    #: the command leaves out.
+    #: the command omits.
     sends: Any
     receives: Any
     passes: Any
     gathers: Any
-    #: Numbers of steps of this node with sums of a command that sums, and with updates of its block.
+    #: Number of steps of this node that form sums, in a command that sums; and number of steps that update its block.
     sums: Any
     updates: Any
     #: Whether the vector moves as one block, from a root to all other nodes.
@@ -51,11 +51,11 @@ class PlannedCommand:
     is_root: Any
     #: Whether this node forwards a broadcast: its successor is not the root.
     passes_on: Any
-    #: Number of steps of this node that send its block to a gather without a preceding scatter-reduce.
+    #: Number of steps of this node that contribute its block to a gather without a preceding scatter-reduce.
     gives: Any
 
     def gather_path(self, steps, broadcast_steps, first):
-        """Path in an all-gather, or in a broadcast, with the whole vector as its only block."""
+        """Path in an all-gather, or in a broadcast, where the whole vector is the only block."""
         return Path(steps=Mux(self.is_broadcast, broadcast_steps, steps), first=first)
 
 
@@ -63,15 +63,15 @@ class Sequence:
     """Blocks of one participant of a collective.
 
     A subclass has a ``name`` and a method ``scatter(command)``, ``gather(command)`` or both, which return the
-    :class:`Path` in that phase. A phase without a method is left out of the sequence.
+    :class:`Path` in the respective phase. A phase without a method is omitted from the sequence.
     """
 
-    #: Name in the setup of a command, with paths ``<name>_scatter`` and ``<name>_gather``.
+    #: Name of the sequence in a command's setup, which has its paths ``<name>_scatter`` and ``<name>_gather``.
     name: str
 
     @property
     def paths(self):
-        """Methods that compute paths, by the phase: ``scatter``, ``gather``."""
+        """Methods that compute paths, by phase: ``scatter``, ``gather``."""
         return {phase: getattr(self, phase) for phase in ("scatter", "gather") if hasattr(self, phase)}
 
 
@@ -115,15 +115,15 @@ class _Own(Sequence):
 
 #: Packets that are sent.
 EGRESS = _Egress()
-#: Packets that arrive. A ring of one expects none and takes its own sums.
+#: Packets that arrive. A ring of one node expects none and uses its own sums.
 INGRESS = _Ingress()
-#: Local gradients that are encoded, or summed before.
+#: Local gradients that are encoded, either directly or after they have been summed.
 ENCODE = _Encode()
-#: The own block: updated by the optimizer, or sent by a command without one.
+#: The node's own block: updated by the optimizer, or sent by a command without an update.
 OWN = _Own()
 
 
 def sequences_of(instructions):
-    """Sequences of instructions, after the two of packets."""
+    """Sequences of packets, followed by all other sequences that the instructions use."""
     return tuple(dict.fromkeys((EGRESS, INGRESS, *(
         sequence for instruction in instructions for sequence in instruction.sequences))))

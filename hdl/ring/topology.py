@@ -1,8 +1,8 @@
 """Topology of the nodes: their neighbours, and the owners of blocks.
 
-:class:`RingTopology` gives both as numbers, for the host and for simulations; :class:`GridTopology` the links of a
-grid, with rings selected by switches. The functions after them give the same for a ring in gateware, where rank and
-size are signals. No other module computes neighbours: another shape of network is another class here.
+:class:`RingTopology` gives both as numbers, for the host and for simulations; :class:`GridTopology` gives the links
+of a grid, where switches select the rings. The functions that follow do the same for a ring in gateware, where rank
+and size are signals. No other module computes neighbours: a network of a different shape needs a new class here.
 """
 
 import dataclasses
@@ -13,10 +13,10 @@ from amaranth.hdl import Mux
 __all__ = ["MAX_NODES", "MAX_PORTS", "SMALL_RING", "GridTopology", "RingTopology", "Source", "check_nodes",
            "is_predecessor", "is_successor", "predecessor", "ranks", "sizes", "successor"]
 
-#: Nodes of the largest ring: packets and commands have 8 bits for a rank, for a block and for a number of nodes.
+#: Nodes in the largest ring: packets and commands have 8 bits for a rank, a block or a number of nodes.
 MAX_NODES = 255
 
-#: Nodes of the largest ring with 4-bit ranks, as in control words, in quorum updates and in a board's frames.
+#: Nodes in the largest ring with 4-bit ranks, which are used in control words, quorum updates and a board's frames.
 SMALL_RING = 16
 
 #: Maximum number of ports of a node to other nodes.
@@ -24,7 +24,7 @@ MAX_PORTS = 2
 
 
 class Source(enum.IntEnum):
-    """Source of the words that leave a node by one of its ports."""
+    """Source of the words that leave a node through one of its ports."""
 
     OFF = 0
     """None: the port is idle."""
@@ -42,7 +42,7 @@ def ranks(nodes_max):
 
 
 def sizes(nodes_max):
-    """Shape of a number of nodes, blocks or steps for rings of up to ``nodes_max`` nodes: at least 5 bits."""
+    """Shape of a number of nodes, blocks or steps in rings of up to ``nodes_max`` nodes: at least 5 bits."""
     return range(max(nodes_max, SMALL_RING) + 1)
 
 
@@ -54,7 +54,7 @@ def check_nodes(nodes, *, name="Ring size"):
 
 @dataclasses.dataclass(frozen=True)
 class RingTopology:
-    """Nodes in a circle, numbered by their ranks. Link k leads away from node k.
+    """Nodes in a ring, numbered by rank. Link k starts at node k.
 
     Parameters
     ----------
@@ -68,15 +68,15 @@ class RingTopology:
         check_nodes(self.nodes)
 
     def successor(self, rank: int) -> int:
-        """Rank of the next node, which this one sends words to."""
+        """Rank of the next node, which receives the words of this node."""
         return (rank + 1) % self.nodes
 
     def predecessor(self, rank: int) -> int:
-        """Rank of the previous node, which this one returns credits to."""
+        """Rank of the previous node, which receives the credits from this node."""
         return (rank - 1) % self.nodes
 
     def owned_block(self, rank: int) -> int:
-        """Block that is summed last, updated and kept on this node."""
+        """Block that is summed last, updated and stored on this node."""
         return self.successor(rank)
 
     def owner(self, block: int) -> int:
@@ -90,22 +90,22 @@ class RingTopology:
 
     @property
     def incoming(self) -> tuple[int, ...]:
-        """Number of the link that leads to each node."""
+        """Number of the link that ends at each node."""
         ends = [end for _, end in self.links]
         return tuple(ends.index(rank) for rank in range(self.nodes))
 
 
 @dataclasses.dataclass(frozen=True)
 class GridTopology:
-    """Nodes with two ports in rows and columns. Node (r, c) of R x C has the number r · C + c.
+    """Nodes with two ports, in R rows and C columns. Node (r, c) has the number r · C + c.
 
-    Port 0 of node (r, c) sends to (r, c + 1 mod C), and port 1 to (r + 1 mod R, c). Each link ends at the port of the
-    same number.
+    Port 0 of node (r, c) sends to (r, c + 1 mod C), and port 1 to (r + 1 mod R, c). Each link ends at the port with
+    the same number.
 
     Parameters
     ----------
     rows, columns : int
-        1 to :data:`SMALL_RING` each. A row or column of one node has no links.
+        1 to :data:`SMALL_RING` each. A row or column with one node has no links.
     """
 
     rows: int
@@ -118,12 +118,12 @@ class GridTopology:
 
     @property
     def nodes(self) -> int:
-        """Nodes of the whole grid."""
+        """Number of nodes in the grid."""
         return self.rows * self.columns
 
     @property
     def links(self) -> dict[tuple[int, int], int]:
-        """Node at the end of each link, by the node that sends on it and its port."""
+        """Node at the end of each link, by the sending node and its port."""
         ends = {}
         for node in range(self.nodes):
             row, column = divmod(node, self.columns)
@@ -140,20 +140,20 @@ class GridTopology:
 
 
 def predecessor(rank, size):
-    """Rank before ``rank`` in a ring of ``size``, as a value of gateware."""
+    """Rank of the predecessor of ``rank`` in a ring of ``size`` nodes, as an Amaranth value."""
     return Mux(rank == 0, size - 1, rank - 1)
 
 
 def successor(rank, size):
-    """Rank after ``rank`` in a ring of ``size``, as a value of gateware."""
+    """Rank of the successor of ``rank`` in a ring of ``size`` nodes, as an Amaranth value."""
     return Mux(rank == size - 1, 0, rank + 1)
 
 
 def is_predecessor(block, rank, size):
-    """Whether ``block`` is the one before ``rank``, in gateware: cheaper than a comparison with the predecessor."""
+    """Whether ``block`` precedes ``rank``, in gateware: cheaper than comparing with the predecessor."""
     return (block == rank - 1) | ((rank == 0) & (block == size - 1))
 
 
 def is_successor(block, rank, size):
-    """Whether ``block`` is the one after ``rank``, in gateware: cheaper than a comparison with the successor."""
+    """Whether ``block`` follows ``rank``, in gateware: cheaper than comparing with the successor."""
     return (block == rank + 1) | ((rank == size - 1) & (block == 0))

@@ -1,4 +1,4 @@
-"""Delay of the words of a link by a number of cycles from a register."""
+"""Delay line for the words of a link, with the number of cycles taken from a register."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
@@ -7,21 +7,21 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["DELAY_BITS", "WireDelay"]
 
-#: Bits of a delay.
+#: Width of a delay, in bits.
 DELAY_BITS = 8
 
 
 class WireDelay(wiring.Component):
     """Delay the words of a link by 0 to 255 cycles, as longer wires would.
 
-    One word per cycle passes, in order, each ``delay`` cycles later; without delay ``o`` is ``i``. The wires back are
-    not delayed. A new delay takes effect after :attr:`quiet` cycles without a word, so that no change loses or
-    duplicates a word.
+    One word can pass per cycle. Words stay in order, and each is delayed by ``delay`` cycles; with a delay of 0,
+    ``o`` is ``i``. Backward wires are not delayed. A new delay takes effect after :attr:`quiet` cycles without a
+    word, so that no change loses or duplicates a word.
 
     Parameters
     ----------
     signature : wiring.Signature
-        Wires of the link, as its transmitter sees them; the forward ones include ``valid``.
+        Wires of the link, from the transmitter's point of view; the forward wires include ``valid``.
 
     Members
     -------
@@ -59,7 +59,7 @@ class WireDelay(wiring.Component):
         with m.Else():
             m.d.comb += following.eq(self.delay)
 
-        # The output of the next cycle was written `delay` cycles before that cycle.
+        # The output of the next cycle was written `delay` cycles before it.
         latest = Signal(len(write.data))
         m.d.sync += latest.eq(write.data)
         m.d.comb += [write.en.eq(1), write.addr.eq(address), read.en.eq(1), read.addr.eq(address + 1 - following)]

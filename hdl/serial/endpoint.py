@@ -1,4 +1,4 @@
-"""Endpoint of one node on the serial link: packets in both directions, each word once and in order."""
+"""Endpoint of one node on the serial link: transfers each word of packets exactly once and in order."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -18,7 +18,7 @@ _COUNT = 16  # bits of a word's sequence number
 
 
 def check_sizes(nodes, buffer_words, frame_words):
-    """Raise ValueError unless a link can have these numbers of nodes, buffer words and frame words."""
+    """Raise ValueError unless these numbers of nodes, buffer words and frame words are valid for a link."""
     if not isinstance(nodes, int) or not 1 <= nodes <= SMALL_RING:
         raise ValueError(f"Node count must be between 1 and {SMALL_RING}, not {nodes!r}")
     if not isinstance(frame_words, int) or not 1 <= frame_words <= MAX_WORDS:
@@ -30,27 +30,27 @@ def check_sizes(nodes, buffer_words, frame_words):
 
 
 class Endpoint(wiring.Component):
-    """Buffer received words until the node takes them, and sent words until the host acknowledges them.
+    """Buffer received words until the node takes them, and sent words until they are acknowledged.
 
-    The words of each direction are numbered, modulo 65,536, since the host opened the link. A frame is accepted if it
-    begins with the next expected word and the buffer has room for all of it; a repeated frame therefore has no
-    effect, and a request is executed once. Sent words stay in the buffer until the host acknowledges them. At the
-    host's request they are sent again, from the first unacknowledged word on; this side has no timer. docs/serial.md
-    has the whole protocol.
+    The words of each direction are numbered modulo 65,536 from the time when the host opened the link. A frame is
+    accepted if it begins with the next expected word and the buffer has room for the whole frame; therefore a
+    repeated frame has no effect, and a request is executed only once. Sent words stay in the buffer until the host
+    acknowledges them. At the host's request, they are sent again from the first unacknowledged word on; this side has
+    no timer. docs/serial.md describes the whole protocol.
 
-    The node's side takes about four cycles per word, without a loss of throughput as long as a word on the wire takes
-    at least 16 cycles.
+    The node's side needs about four cycles per word, which does not reduce throughput as long as a word on the wire
+    takes at least 16 cycles.
 
     Parameters
     ----------
     number : int
         Number of the node, 0 to 15.
     nodes : int
-        Number of nodes on the link, part of the answer to OPEN.
+        Number of nodes on the link, which is part of the answer to OPEN.
     buffer_words : int
-        Words in the buffer of each direction: a power of two, at least two frames.
+        Number of words in the buffer of each direction: a power of two, at least two frames.
     frame_words : int
-        Payload words of the longest frame that is sent, 1 to 127.
+        Number of payload words in the longest frame that is sent, 1 to 127.
 
     Members
     -------
@@ -61,9 +61,9 @@ class Endpoint(wiring.Component):
     index : In(7)
         Outputs of :class:`~hdl.serial.frame.FrameReceiver`.
     wanted : Out(1)
-        A frame must be sent.
+        A frame is waiting to be sent.
     o_header : Out(header_layout())
-        Header of the frame to be sent, which may change until it is taken.
+        Header of the frame to be sent; it may change until it is taken.
     taken : In(1)
         The header is taken in this cycle.
     o_payload : Out(stream of 32)
@@ -77,7 +77,7 @@ class Endpoint(wiring.Component):
     gap : Out(1)
         A frame has been received without its predecessor.
     busy : Out(1)
-        The node has a request, or is about to receive one, or a frame must be sent.
+        The node has a request or is about to receive one, or a frame is waiting to be sent.
     """
 
     def __init__(self, *, number, nodes=1, buffer_words=512, frame_words=64):
@@ -112,10 +112,10 @@ class Endpoint(wiring.Component):
         words = self._buffer_words
         address = words.bit_length() - 1
 
-        # Sequence numbers of words from the host: the next expected one, and the next one for the node.
+        # Sequence numbers of words from the host: the next expected word, and the next word for the node.
         expected = Signal(count)
         consumed = Signal(count)
-        # Sequence numbers of words from the node: the next to arrive, to be acknowledged, and to be sent.
+        # Sequence numbers of words from the node: the next word to arrive, to be acknowledged, and to be sent.
         written = Signal(count)
         acknowledged = Signal(count)
         position = Signal(count)
@@ -134,7 +134,7 @@ class Endpoint(wiring.Component):
         addressed = Signal()
         accepting = Signal()
         stored = Signal(count)
-        ahead = Signal(count)  # distance of the frame's first word from the expected one
+        ahead = Signal(count)  # distance of the frame's first word from the expected word
         progress = Signal(count)
         valid_progress = Signal()
         has_words = Signal()
@@ -148,7 +148,7 @@ class Endpoint(wiring.Component):
             valid_progress.eq(progress <= unacknowledged),
             has_words.eq(self.header.length != 0),
         ]
-        # Decide once per frame, since the buffer may get room while the frame arrives.
+        # Decide only once per frame, since room may become free in the buffer while the frame arrives.
         with m.If(settled[-1]):
             m.d.sync += accepting.eq(addressed & has_words & (self.header.kind == FrameKind.DATA) & (ahead == 0)
                                      & (stored + self.header.length <= words))
@@ -218,7 +218,7 @@ class Endpoint(wiring.Component):
                 with m.Elif(acknowledge):
                     m.next = "Offer"
 
-            # The frame ends with the packet if that is short enough: read its words ahead to determine the length.
+            # The frame ends with the packet if that is short enough: read ahead to determine the length.
             with m.State("Measure"):
                 m.next = "Look"
             with m.State("Look"):
@@ -259,7 +259,7 @@ class Endpoint(wiring.Component):
                     m.d.sync += position.eq(cursor)
                     m.next = "Idle"
 
-        # The end of a received frame wins over the flags that a sent frame has just cleared.
+        # The end of a received frame takes precedence over the flags that a sent frame has just cleared.
         with m.If(self.good & addressed):
             with m.If(self.header.kind == FrameKind.OPEN):
                 with m.If(self.header.again):
@@ -293,7 +293,7 @@ class Endpoint(wiring.Component):
         write = stored.write_port()
         read = stored.read_port()
         inside = Signal()  # the node has received part of a packet
-        requests = Signal(4)  # requests that the node has not answered yet
+        requests = Signal(4)  # number of requests that the node has not answered yet
         idle = Signal()
         took = Signal()
         gave = Signal()
@@ -314,7 +314,7 @@ class Endpoint(wiring.Component):
                 m.d.comb += idle.eq(1)
                 with m.If(opening):
                     with m.If(inside):
-                        # The rest of the packet will not arrive: end it here, and the node refuses it.
+                        # The rest of the packet will not arrive: end it here, so that the node rejects it.
                         m.d.sync += [
                             self.to_node.valid.eq(1), self.to_node.payload.data.eq(0),
                             self.to_node.payload.last.eq(1),

@@ -1,8 +1,8 @@
-"""Frames: pieces of packets on a wire of bytes, delimited by flags; docs/serial.md has their layout.
+"""Frames: pieces of packets on a byte stream, delimited by flags; docs/serial.md gives their layout.
 
-A frame is a flag, then its header, its payload words and a CRC-32 as little-endian bytes, where a flag or an escape
-is sent as an escape and the byte with bit 5 inverted. A flag is therefore always the start of a frame, so that the
-receiver resynchronises after any damage and drops the bytes before the flag.
+A frame is a flag, followed by its header, its payload words and a CRC-32 as little-endian bytes, where a flag or
+escape byte is sent as an escape and the byte with bit 5 inverted. Therefore a flag is always the start of a frame, so
+that the receiver resynchronises after any damage and drops the bytes that precede the flag.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ INVERTED = 0x20
 MAX_WORDS = 127
 """Maximum number of payload words in a header."""
 
-_RESIDUE = 0xDEBB20E3  # value of the CRC register after a right CRC
+_RESIDUE = 0xDEBB20E3  # value of the CRC register after a correct CRC
 
 
 class FrameKind(enum.Enum, shape=2):
@@ -42,7 +42,7 @@ class FrameKind(enum.Enum, shape=2):
 
 
 def header_layout():
-    """The two header words, first word lowest; docs/serial.md explains the fields."""
+    """Layout of the two header words, with the first word lowest; docs/serial.md explains the fields."""
     return data.StructLayout({
         "kind": FrameKind, "last": 1, "again": 1, "node": 4,
         "length": 7, "reply": 1,
@@ -52,7 +52,7 @@ def header_layout():
 
 
 class FrameTransmitter(wiring.Component):
-    """Serialize frames into bytes, without a gap as long as payload comes in time.
+    """Serialize frames into bytes, without gaps as long as the payload arrives in time.
 
     ``payload.ready`` and, between flags, ``o`` depend only on registers; a flag is offered as long as ``header`` is.
     A payload word is taken when all bytes of the previous one have left.
@@ -76,7 +76,7 @@ class FrameTransmitter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         shift = Signal(64)
-        left = Signal(range(9))  # bytes left in `shift`
+        left = Signal(range(9))  # number of bytes left in `shift`
         words = Signal(7)
         crc = Signal(32)
         mixed = Signal(32)
@@ -140,18 +140,18 @@ class FrameTransmitter(wiring.Component):
 class FrameReceiver(wiring.Component):
     """Parse frames and check their CRC.
 
-    Payload words come before the verdict on their frame: a unit that stores them must be able to discard them. The
-    end of a frame is marked by ``good``, or by ``bad_crc`` or ``resync`` if the frame is useless.
+    Payload words are output before their frame has been checked, so a unit that stores them must be able to discard
+    them. The end of a frame is marked by ``good``, or by ``bad_crc`` or ``resync`` if the frame is unusable.
 
     Members
     -------
     value : In(8)
     received : In(1)
-        There is a byte in this cycle; at most in every third cycle.
+        There is a byte in this cycle; at most one byte in three cycles.
     broken : In(1)
-        A byte was lost: the frame is dropped.
+        A byte has been lost: the frame is dropped.
     header : Out(header_layout())
-        Header, valid from ``started`` up to the next flag.
+        Header; valid from ``started`` until the next flag.
     started : Out(1)
         A header has been received.
     word : Out(32)
@@ -160,7 +160,7 @@ class FrameReceiver(wiring.Component):
     write : Out(1)
         There is a payload word in this cycle, some cycles after ``started``.
     good : Out(1)
-        The frame has ended with a right CRC, and is not a reply, such as an echo of a frame sent from here.
+        The frame has ended with a correct CRC, and is not a reply, such as an echo of a frame sent from here.
     bad_crc : Out(1)
         The frame has ended with a wrong CRC.
     resync : Out(1)
@@ -182,7 +182,7 @@ class FrameReceiver(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         shift = Signal(64)
-        left = Signal(range(8))  # remaining bytes of header, word or CRC, less one
+        left = Signal(range(8))  # remaining bytes of header, word or CRC, minus one
         untouched = Signal()  # no byte has arrived since the flag
         escape = Signal()
         crc = Signal(32)

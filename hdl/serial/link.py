@@ -1,4 +1,4 @@
-"""Serial link of a board: two wires to the host, shared by the packet streams of all nodes."""
+"""Serial link of a board: two wires to the host, which all nodes share."""
 
 from amaranth.hdl import Array, Cat, Module, Signal
 from amaranth.lib import stream, wiring
@@ -34,13 +34,13 @@ class SerialLink(wiring.Component):
     tx : Out(1)
         Wire to the host.
     to_node_0, … : Out(stream of word_layout())
-        Request packets of each node.
+        Request packets for each node.
     from_node_0, … : In(stream of word_layout())
-        Response packets of each node, one for each request.
+        Response packets from each node, one for each request.
     receiving, sending : Out(1)
-        A byte is coming from or going to the host.
+        A byte is being received from the host, or sent to it.
     busy : Out(1)
-        A node has a request, or a frame must be sent.
+        A node has a request, or a frame is waiting to be sent.
     """
 
     def __init__(self, *, nodes=1, clock, baud, buffer_words=512, frame_words=64):
@@ -87,14 +87,14 @@ class SerialLink(wiring.Component):
                 for name in ("header", "started", "write", "good", "word", "index")
             ]
 
-        # The endpoints send in round-robin order; the counters of this unit come last.
+        # The endpoints send in round-robin order; the counters of this unit are the last source.
         answer = Signal()
         answer_header = Signal(header_layout())
         words = Signal(range(len(COUNTERS) // 2 + 1))
         counts = self._count(m, receiver, uart_receiver, endpoints)
         turn = Signal(range(len(endpoints) + 1))
         turns = len(endpoints) + 1
-        sending = Signal()  # a frame of the selected unit
+        sending = Signal()  # a frame of the selected unit is being sent
         m.d.comb += [
             answer_header.kind.eq(FrameKind.STATUS),
             answer_header.reply.eq(1),

@@ -1,4 +1,4 @@
-"""UART: bytes on one wire, as start bit, eight bits with the lowest first, and stop bit."""
+"""UART: bytes on one wire, each as a start bit, eight data bits, lowest first, and a stop bit."""
 
 import math
 
@@ -22,10 +22,10 @@ def check_rates(clock, baud):
 
 
 class _BitClock:
-    """Bit clock with a fractional number of cycles per bit, without accumulation of rounding errors.
+    """Bit clock with a fractional number of cycles per bit, which accumulates no rounding errors.
 
-    The phase counts bits in units of 1 / denominator, from below zero. A bit has passed in the cycle with a clear
-    sign bit of the phase.
+    The phase counts bits in units of 1 / denominator, starting below zero. A bit has passed in the cycle when the
+    sign bit of the phase is clear.
     """
 
     def __init__(self, clock, baud):
@@ -38,10 +38,10 @@ class _BitClock:
 class UartReceiver(wiring.Component):
     """Receive bytes.
 
-    The wire passes a synchroniser and the majority of three samples. Each bit is sampled in its middle, counted from
-    the edge that begins the start bit, so that the bit lengths of sender and receiver may differ by 4 %. A start bit
-    that ends before its middle counts as noise. A byte with a low stop bit is dropped, and the next start bit is
-    awaited when the wire is high again.
+    The wire passes through a synchroniser and a majority vote over three samples. Each bit is sampled in its middle,
+    counted from the edge that begins the start bit, so that the bit lengths of sender and receiver may differ by 4 %.
+    A start bit that ends before its middle is treated as noise. A byte with a low stop bit is dropped, and the
+    receiver waits until the wire is high again before it expects the next start bit.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class UartReceiver(wiring.Component):
             with m.State("Idle"):
                 m.d.sync += [first.eq(1), bits.eq(0x1FF)]
                 with m.If(~level):
-                    # The edge was half a cycle ago on average, and the phase lags by a cycle.
+                    # The edge was half a cycle ago on average, and the phase lags by one cycle.
                     m.d.sync += phase.eq(numerator + numerator // 2 - denominator // 2)
                     m.next = "Bits"
             with m.State("Bits"):
@@ -143,7 +143,7 @@ class UartTransmitter(wiring.Component):
         numerator, denominator = self._bits.numerator, self._bits.denominator
         phase = Signal(self._bits.shape)
         passed = Signal()
-        bits = Signal(9, init=0x1FF)  # bits after the one on the wire
+        bits = Signal(9, init=0x1FF)  # remaining bits, after the one on the wire
         left = Signal(range(11))
 
         m.d.comb += [

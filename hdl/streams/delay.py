@@ -7,27 +7,27 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["DelayLine"]
 
-#: Minimum number of cycles for a memory to be smaller than flip-flops.
+#: Minimum number of cycles for which a memory is smaller than flip-flops.
 _MEMORY = 4
-#: Minimum number of cycles for a block memory, which has a slow output and needs an output register.
+#: Minimum number of cycles for a block memory, since its output is slow and needs a register.
 _BLOCK = 17
-#: Minimum number of bits for a block memory: LUT memory of this size takes more LUTs to select between its parts.
+#: Minimum number of bits for a block memory: LUT memory of this size needs more LUTs to select between its parts.
 _BITS = 512
 
 
 class DelayLine(wiring.Component):
     """Delay ``i`` by ``cycles`` cycles.
 
-    A short delay is a chain of flip-flops, a longer one a circular buffer in memory, since an ECP5 has no shift
-    registers but chains of flip-flops. There is no reset: ``o`` is unspecified until the first value has passed.
+    Short delays are chains of flip-flops, and longer ones are circular buffers in memory, since an ECP5 has no shift
+    registers other than flip-flops. There is no reset: ``o`` is unspecified until the first value has passed.
 
     Parameters
     ----------
     shape : ShapeLike
     cycles : int
-        Zero or more.
+        Number of cycles; zero or more.
     paced : bool
-        Count only the cycles of ``step``: ``o`` advances in each of them.
+        Count only cycles with ``step``; ``o`` advances in each such cycle.
 
     Members
     -------
@@ -63,7 +63,7 @@ class DelayLine(wiring.Component):
             m.d.comb += self.o.eq(value)
             return m
 
-        # The address after the written one is the oldest, so that no address is read and written in one cycle.
+        # The address after the written address is the oldest, so no address is read and written in the same cycle.
         depth = self._cycles if self._cycles < _BLOCK else self._cycles - 1
         attributes = {"no_rw_check": 1}
         if depth < self._cycles and depth * Shape.cast(self._shape).width >= _BITS:

@@ -1,4 +1,4 @@
-"""Forks, demultiplexers and multiplexers: a beat to several sinks, and whole packets by a list of routes."""
+"""Forks, which send beats to several sinks, and packet demultiplexers and multiplexers with routes."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -10,7 +10,7 @@ __all__ = ["Fork", "PacketDemux", "PacketMux"]
 
 
 class Fork(wiring.Component):
-    """Send each beat to every enabled output, at each output's own pace.
+    """Send each beat to every enabled output, with each output at its own pace.
 
     Latency is 0 cycles. ``i.ready`` depends combinationally on every ``o.ready`` and on ``enable``, and the outputs'
     ``valid`` on ``i.valid`` and ``enable``.
@@ -25,7 +25,7 @@ class Fork(wiring.Component):
     Members
     -------
     enable : In(outputs)
-        Outputs for the beat at ``i``; must be stable while it is offered. A beat for no output is dropped.
+        Outputs for the beat at ``i``; must be stable while the beat is offered. A beat without outputs is dropped.
     i : In(stream of shape)
     o : array of Out(stream of shape)
     """
@@ -150,7 +150,7 @@ class PacketMux(wiring.Component):
 
 
 def _at(index, values):
-    """Select the value of an index; any of the values if the index is out of range."""
+    """Select the value at an index; if the index is out of range, the result is any of the values."""
     while len(values) > 1:
         pairs = [values[start:start + 2] for start in range(0, len(values), 2)]
         values = [Mux(index[0], pair[-1], pair[0]) for pair in pairs]

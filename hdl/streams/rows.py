@@ -1,4 +1,4 @@
-"""Conversion between words (one element per cycle) and beats (one memory row per cycle), and beat buffers."""
+"""Conversion between words (one element per cycle) and beats (one row per cycle), and beat buffers."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -44,7 +44,7 @@ class RowSerializer(wiring.Component):
         m = Module()
         lanes = self._lanes
         elements = Signal(data.ArrayLayout(32, lanes))
-        keep = Signal(lanes)  # elements still to send, lane 0 next
+        keep = Signal(lanes)  # elements that remain to be sent, lane 0 next
         last = Signal()
         final = Signal(init=1)  # the offered element is the last one of its beat
         advance = Signal()
@@ -105,8 +105,8 @@ class RowAssembler(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes = self._lanes
-        # Elements waiting for the rest of their beat, lowest lane first. A lane follows the input until it holds
-        # its element, and the last lane always does; one register per lane enables all of its bits.
+        # Elements that wait for the rest of their beat, lowest lane first. A lane copies the input until it holds its
+        # element, and the last lane always copies it; one register per lane enables all of its bits.
         staged = Signal(data.ArrayLayout(32, lanes))
         filled = Signal(lanes)
         completes = Signal()
@@ -137,7 +137,7 @@ class RowAssembler(wiring.Component):
 class SegmentBuffer(wiring.Component):
     """Hold beats until their whole segment has arrived.
 
-    Only complete segments leave the buffer: a segment that is truncated by a corrupt packet stays inside until a
+    Only complete segments leave the buffer: a segment that was truncated by a corrupt packet stays inside until a
     reset of the buffer discards it.
 
     Latency is :attr:`latency` cycles from the beat with ``last``; throughput is one beat per cycle. ``i.ready``
@@ -148,7 +148,7 @@ class SegmentBuffer(wiring.Component):
     lanes : int
         Elements in a beat: 1, 2, 4 or 8.
     depth : int
-        Capacity of the buffer in beats: at least one whole segment, or two to fill one while the other leaves.
+        Capacity of the buffer in beats: at least one whole segment, or two to fill one segment while another leaves.
 
     Members
     -------
@@ -174,7 +174,7 @@ class SegmentBuffer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.queue = queue = Queue(shape=beat_layout(self._lanes), depth=self._depth, block=True)
-        complete = Signal(range(self._depth + 1))  # segments with their last beat in the queue
+        complete = Signal(range(self._depth + 1))  # number of segments that have their last beat in the queue
         arrives, leaves = Signal(), Signal()
         connect_stream(m, self.i, queue.i)
         m.d.comb += [
@@ -189,7 +189,7 @@ class SegmentBuffer(wiring.Component):
 
 
 class BlockBuffer(wiring.Component):
-    """Hold beats until their whole block has arrived, so that it leaves without a pause.
+    """Hold beats until their whole block has arrived, so that the block leaves without pauses.
 
     Latency is :attr:`latency` cycle from the beat that completes a block; throughput is one beat per cycle.
     ``i.ready`` depends only on registers.
@@ -224,13 +224,13 @@ class BlockBuffer(wiring.Component):
 
     @property
     def depth(self):
-        """Capacity of the buffer in beats: two blocks, to fill one while the other leaves."""
+        """Capacity of the buffer in beats: two blocks, to fill one block while the other leaves."""
         return 2 * self._beats + 1
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.queue = queue = Queue(shape=beat_layout(self._lanes), depth=self.depth, block=False)
-        complete = Signal(range(self.depth + 1))  # blocks with their last beat in the queue
+        complete = Signal(range(self.depth + 1))  # number of blocks that have their last beat in the queue
         connect_stream(m, self.i, queue.i)
         m.d.comb += [
             self.o.payload.eq(queue.o.payload),

@@ -1,11 +1,11 @@
-"""Streams: payloads exchanged by units, a strict connection, a skid buffer and a queue.
+"""Streams: payload layouts, a strict connection function, a skid buffer and a queue.
 
 The rules of :mod:`amaranth.lib.stream` apply: ``valid`` never waits for ``ready``, and ``valid`` and ``payload`` are
 stable until the beat is taken, in the cycle when both are high. Framing (``last``) is inside the payload.
 
 Example
 -------
-A unit that takes link words and buffers them::
+A unit that receives link words and buffers them::
 
     class Unit(wiring.Component):
         i: In(stream.Signature(word_layout()))
@@ -28,14 +28,14 @@ __all__ = ["Queue", "SkidBuffer", "beat_layout", "check_lanes", "connect_stream"
 
 
 def word_layout():
-    """Payload of links, compressed streams and host packets: one 32-bit word, and ``last`` at the end of a packet."""
+    """Payload of links, compressed streams and host packets: 32-bit words, with ``last`` on the last."""
     return data.StructLayout({"data": 32, "last": 1})
 
 
 def beat_layout(lanes, width=32):
     """Payload of uncompressed streams: one row of elements.
 
-    Lane 0 is the element of the lowest address. ``keep`` is contiguous from lane 0, and all ones except in the last
+    Lane 0 is the element with the lowest address. ``keep`` is contiguous from lane 0, and all ones except in the last
     beat; elements with a clear keep bit are ignored.
 
     Parameters
@@ -53,7 +53,7 @@ def beat_layout(lanes, width=32):
 
 
 def check_lanes(lanes, *, most=8):
-    """Raise ValueError unless ``lanes`` is a power of two up to ``most``, by default the lanes of a memory row."""
+    """Raise ValueError unless ``lanes`` is a power of two up to ``most``; the default is for memory rows."""
     *powers, last = (1 << exponent for exponent in range(most.bit_length()))
     if not isinstance(lanes, int) or lanes not in (*powers, last):
         raise ValueError(f"Lane count must be {', '.join(map(str, powers))} or {last}, not {lanes!r}")
@@ -62,7 +62,7 @@ def check_lanes(lanes, *, most=8):
 def connect_stream(m, source, sink):
     """Connect two streams with payloads of the same shape.
 
-    :func:`amaranth.lib.wiring.connect` compares only widths, and so connects a word to a beat of the same width. This
+    :func:`amaranth.lib.wiring.connect` compares only widths, so it connects a word to a beat of the same width. This
     function requires equal shapes. Either side may be a port of a submodule or of the component itself, without
     flipping.
 
@@ -141,21 +141,20 @@ class SkidBuffer(wiring.Component):
 class Queue(wiring.Component):
     """FIFO queue with a registered output.
 
-    Throughput is one beat per cycle at any depth. Beat k is accepted in the first cycle after the departure of beat k
-    - depth, and offered :attr:`latency` cycles after that, or one cycle after the departure of beat k - 1 if this is
-    later.
+    Throughput is one beat per cycle at any depth. Beat k is accepted from the cycle after beat k - depth has left,
+    and offered :attr:`latency` cycles after its acceptance, or one cycle after beat k - 1 has left if this is later.
 
     A depth of 1 is one register, and ``i.ready`` depends combinationally on ``o.ready``. At any other depth
-    ``i.ready`` depends only on registers. A depth of 2 is a :class:`SkidBuffer`; up to :attr:`DISTRIBUTED` beats
-    before the output register are LUT memory; a deeper queue is block memory, unless ``block`` is set.
+    ``i.ready`` depends only on registers. A depth of 2 is a :class:`SkidBuffer`; up to :attr:`DISTRIBUTED` beats in
+    front of the output register are in LUT memory, and a deeper queue uses block memory, unless ``block`` is set.
 
     Parameters
     ----------
     shape : ShapeLike
         Payload of the stream.
     depth : int
-        Capacity of the queue in beats, including its output register; at least 1. LUT memory is used best by one more
-        than a multiple of 16, block memory by a power of two.
+        Capacity of the queue in beats, including its output register; at least 1. One more than a multiple of 16
+        makes the best use of LUT memory, and a power of two of block memory.
     block : bool or None
         Whether to use block memory, which has a latency of 3 instead of 1 and needs a depth of at least 4; by default
         the depth decides.
@@ -231,8 +230,8 @@ class Queue(wiring.Component):
         m.submodules.memory = memory = Memory(shape=self._shape, depth=rows, init=[])
         write = memory.write_port()
         read = memory.read_port(domain="comb")
-        # `stored`: beats wait before the output register, which is never empty then. `free`: there is room for one
-        # more. Both are registers, so that one bit selects the next value of every bit of the payload.
+        # `stored`: beats wait in front of the output register, which is not empty then. `free`: there is room for one
+        # more beat. Both are registers, so that one bit selects the next value of every payload bit.
         stored = Signal()
         free = Signal(init=1)
         accept = Signal()
@@ -249,7 +248,7 @@ class Queue(wiring.Component):
             leave.eq(load & stored),
             w_next.eq(_following(write.addr, rows)),
             r_next.eq(_following(read.addr, rows)),
-            # A free row may hold any data: a beat is stored only if the address advances.
+            # A free row may hold any data, since a beat is stored only if the address advances.
             write.data.eq(self.i.payload),
             write.en.eq(free),
         ]
@@ -270,7 +269,7 @@ class Queue(wiring.Component):
         return m
 
     def _memory(self, m):
-        """Ports of the memory, which is block memory 9 bits wide if that saves a multiplexer after it."""
+        """Ports of the memory, which is 9-bit-wide block memory if this saves a multiplexer at its output."""
         width = Shape.cast(self._shape).width
         step = 9 if 1024 < self._depth <= 2048 else width
         writes, reads = [], []
@@ -284,10 +283,10 @@ class Queue(wiring.Component):
     def _elaborate_block(self):
         m = Module()
         payload = _unreset(m, self.o)
-        # A row is never read while it is written: a read needs a waiting row, a write a free one.
+        # A row is never read while it is written: reads need an occupied row, and writes a free row.
         writes, reads = self._memory(m)
-        # A beat passes three stages: the memory, its output latch, and the output register, since the memory's own
-        # clock-to-output time leaves little of a cycle.
+        # A beat passes through three stages: the memory, its output latch, and the output register, since the
+        # memory's clock-to-output delay leaves little of a cycle.
         waiting = Signal(range(self._depth + 1))
         fetched = Signal()
         accept = Signal()
@@ -317,15 +316,15 @@ class Queue(wiring.Component):
 
 
 def step_count(m, level, *, up, down):
-    """Count up, count down or hold. ``down`` may come late: it only decides whether the count changes."""
+    """Count up, down or hold. ``down`` may arrive late: it only decides whether the count changes."""
     with m.If(up ^ down):
         m.d.sync += level.eq(level + Cat(1, (~up).replicate(len(level) - 1)))
 
 
 def _unreset(m, stream):
-    """Payload register of an output, without reset, since the payload has no meaning without ``valid``.
+    """Payload register of an output, without reset, since the payload is meaningless without ``valid``.
 
-    Eight neighbouring flip-flops of an ECP5 share at most two resets: flip-flops without one can be placed anywhere.
+    On an ECP5, eight neighbouring flip-flops share at most two resets; those without reset can be placed anywhere.
     """
     payload = Signal(stream.payload.shape(), name="payload", reset_less=True)
     m.d.comb += stream.payload.eq(payload)
@@ -333,7 +332,7 @@ def _unreset(m, stream):
 
 
 def _following(address, rows):
-    """Address of the next row, in a memory of any number of rows."""
+    """Address of the next row, in a memory with any number of rows."""
     if rows == 1 << len(address):
         return address + 1
     return Mux(address == rows - 1, 0, address + 1)

@@ -19,23 +19,23 @@ __all__ = ["Adder"]
 class Adder(wiring.Component):
     """Add two compressed streams, element by element, without expanding them.
 
-    The positions set in either mask are processed, one per cycle: where both are set the elements are added, where
-    one is, its element is copied. Copies pass through the adder as well, as sums with +0.0, so that order is kept. A
-    sum of zero leaves the mask. Sums are as in :class:`~hdl.floating.add.FloatAdder`, and NaNs become canonical.
+    The positions set in either mask are processed, one per cycle: if both bits are set the elements are added; if one
+    is set, its element is copied. Copies also pass through the adder, as sums with +0.0, to preserve the order. Zero
+    sums leave the mask. Sums are as in :class:`~hdl.floating.add.FloatAdder`; NaNs become canonical.
 
-    A group takes 1 + positions cycles. Its mask is offered :attr:`latency` cycles after the last word of the two
-    groups was accepted, its first value in the next cycle, or one later if it is the only one. Nothing in the
-    pipeline can be held, so a group or a position enters only while a slot after it is free. ``a.ready`` and
-    ``b.ready`` depend only on registers.
+    A group with n such positions takes 1 + n cycles. Its mask is offered :attr:`latency` cycles after the last word
+    of the two groups was accepted, and its first value one cycle later, or two cycles if it is the only one. The
+    pipeline cannot stall, so a group or a position enters only while a slot after the pipeline is free. ``a.ready``
+    and ``b.ready`` depend only on registers.
 
-    Both streams must have the same number of groups, and each must end with a whole group. Where they do not,
-    ``error`` is raised, the output ends with the sums so far, and the rest of both streams is discarded, up to the
-    last word of each; the next pair is processed normally.
+    Both streams must have the same number of groups, and each must end with a whole group. Otherwise ``error`` is
+    raised, the output ends with the sums so far, and the rest of both streams is discarded, up to the last word of
+    each; the next pair is processed normally.
 
     Parameters
     ----------
     format : FloatFormat
-        Format of the elements, at most 32 bits wide; the bits of a word above them are ignored, and zeros on output.
+        Format of the elements, at most 32 bits wide; higher bits of a word are ignored on input and zero on output.
 
     Members
     -------
@@ -44,16 +44,16 @@ class Adder(wiring.Component):
     position : Out(1)
         Pulse: one position was processed.
     added : Out(1)
-        Pulse: one pair of streams was read to its end.
+        Pulse: a pair of streams was read to its end.
     error : Out(1)
         Pulse: this pair was malformed.
     """
 
-    #: Groups that are held, from their masks' arrival on: groups of zeros that come while a dense one is written, in
-    #: 33 cycles, and groups in the pipeline. With fewer there would be bubbles after such a burst.
+    #: Number of groups held, from the arrival of their masks: groups of zeros that arrive in the 33 cycles while a
+    #: dense group is written, and groups in the pipeline. With fewer, there would be bubbles after such a burst.
     groups = 1 + 3 * LUT_ROWS
 
-    #: Values that are held: a group is complete, and written, only when all its sums are known.
+    #: Number of values held: a group is complete, and can be written, only when all of its sums are known.
     depth = 64
 
     #: Bits of the mask that are examined in one cycle.
@@ -88,7 +88,7 @@ class Adder(wiring.Component):
         m.submodules.joiner = joiner = _Joiner(width=self._format.width)
         m.submodules.values = values = Queue(shape=unsigned(self._format.width), depth=self.depth, block=True)
 
-        # Slots after the pipeline that are not reserved.
+        # Free slots after the pipeline that are not reserved.
         group_places = Signal(range(groups.depth + 1), init=groups.depth)
         value_places = Signal(range(self.depth + 1), init=self.depth)
         enter_group = Signal()
@@ -99,7 +99,7 @@ class Adder(wiring.Component):
             value_places.eq(value_places - enter_value + (joiner.values.valid & joiner.values.ready) + cancelled),
         ]
 
-        # Hold one word of each stream and, in case it is a mask, its rows with ones.
+        # Hold one word of each stream and, in case it is a mask, flags for its rows that contain ones.
         words = []
         for name, port in (("a", self.a), ("b", self.b)):
             word = Signal(data.StructLayout({
@@ -122,11 +122,11 @@ class Adder(wiring.Component):
             words.append(SimpleNamespace(held=word, take=take, done=done, ending=ending))
         a, b = words
 
-        # Walk: one position per cycle, and a word of each stream with a one in its mask.
+        # Walk: process one position per cycle, and take a word from each stream with a one in its mask there.
         a_hit, b_hit = walker.hits
         short = Signal()
         closing = Signal()
-        # Without a reset, so that flip-flops' reset inputs can make the zeros.
+        # Without a reset, so that the flip-flops' reset inputs can be used to produce zeros.
         left = Signal.like(adder.a, reset_less=True)
         right = Signal.like(adder.b, reset_less=True)
         entry = Signal(data.StructLayout({"value": 1, "closing": 1, "last": 1, "position": range(GROUP)}))
@@ -190,7 +190,7 @@ class Adder(wiring.Component):
                 with m.If(a.ending & b.ending):
                     close_pair()
 
-        # Collect: sums that are not zero, and their bits of the mask.
+        # Collect: store the sums that are not zero, and set their mask bits.
         result = entry
         for stage in range(adder.latency + 1):
             following = Signal.like(entry, name=f"entry{stage + 1}")

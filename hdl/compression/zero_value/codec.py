@@ -11,10 +11,10 @@ __all__ = ["ZeroValueCodec"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZeroValueCodec:
-    """Gradients without their zeros, added in coded form; for the members see :class:`hdl.compression.codec.Codec`.
+    """Gradients without zeros, added in coded form; members as in :class:`hdl.compression.codec.Codec`.
 
-    The datapath of the ring (:mod:`hdl.ring.datapath`) makes the units, including an adder, since no word of a
-    gradient is decoded on the way; so there is no encoder or decoder here.
+    The datapath of the ring (:mod:`hdl.ring.datapath`) contains the units, including an adder, since gradients are
+    not decoded on the way; so this codec has no encoder or decoder.
 
     Parameters
     ----------
@@ -39,13 +39,13 @@ class ZeroValueCodec:
 
     @property
     def parameters(self):
-        """No arguments, since there is no unit."""
+        """No arguments, since there are no units."""
         return {}
 
     def max_words(self, count):
-        """Return the words of a packet of ``count`` non-zero elements: the elements, and a mask for each group."""
+        """Return the words in a packet of ``count`` non-zero elements: the elements, and each group's mask."""
         return count + -(-count // GROUP)
 
     def length_counter(self):
-        """Return a counter of groups."""
+        """Return a length counter that counts groups."""
         return MaskedLength()

@@ -1,4 +1,4 @@
-"""Decoder from groups without zeros to elements."""
+"""Decoder that expands groups without zeros to elements."""
 
 import functools
 import operator
@@ -19,13 +19,13 @@ __all__ = ["Decoder"]
 class Decoder(wiring.Component):
     """Expand a compressed stream, in whole groups of 32 / lanes beats.
 
-    All elements are kept; ``o.last`` marks the last beat of the last group. One word is taken per cycle and one beat
-    output, so that a group takes max(32 / lanes, 1 + non-zeros) cycles and no bubble is between groups. A beat is
-    offered as soon as its words are there: :attr:`latency` cycles after the last of its values was accepted, and not
-    earlier than :attr:`latency` + 1 cycles after the mask. ``i.ready`` depends only on registers.
+    All elements are kept; ``o.last`` marks the last beat of the last group. One word is taken and one beat is output
+    per cycle, so that a group takes max(32 / lanes, 1 + non-zeros) cycles, without bubbles between groups. A beat is
+    offered as soon as its words have arrived: :attr:`latency` cycles after the last of its values was accepted, but
+    not earlier than :attr:`latency` + 1 cycles after the mask. ``i.ready`` depends only on registers.
 
-    A stream that ends inside a group raises ``error``; the rest of this group is zeros, from the first incomplete
-    beat on, and the next stream is processed normally.
+    A stream that ends inside a group raises ``error``; from the first incomplete beat on, the rest of the group is
+    zero, and the next stream is processed normally.
 
     Parameters
     ----------
@@ -58,15 +58,15 @@ class Decoder(wiring.Component):
 
     @property
     def depth(self):
-        """Beats with non-zero elements that are held in addition to the one being collected."""
+        """Number of beats with non-zero elements that are held, in addition to the one being collected."""
         return max(GROUP // self._lanes, LUT_ROWS)
 
     def elaborate(self, platform):
         m = Module()
-        # Without a reset, so that flip-flops' reset inputs can make the zeros.
+        # Without a reset, so that the flip-flops' reset inputs can be used to produce zeros.
         elements = Signal.like(self.o.payload.elements, reset_less=True)
 
-        # A row of the walker is one beat, or several.
+        # A row of the walker is one or more beats.
         width = max(self._lanes, 4)
         m.submodules.walker = walker = _OnesSequence(masks=1, width=width)
         positions = slices(walker.place, self._lanes)
@@ -77,11 +77,11 @@ class Decoder(wiring.Component):
         m.submodules.beats = memory = Memory(shape=elements.shape(), depth=self.depth, init=[])
         write = memory.write_port(granularity=1)
         read = memory.read_port(domain="comb")
-        # One bit more than an address: beats that were written and read, modulo twice the depth.
+        # Counts of beats written and read, modulo twice the depth: one bit wider than an address.
         written = Signal(range(2 * self.depth))
         taken = Signal.like(written)
 
-        # Hold one word and, in case it is a mask, its rows with ones.
+        # Hold one word and, in case it is a mask, flags for its rows that contain ones.
         word = Signal(data.StructLayout({"data": GROUP, "last": 1, "valid": 1, "occupied": GROUP // width}))
         room = Signal()
         m.d.comb += self.i.ready.eq(~word.valid | room)
@@ -130,7 +130,7 @@ class Decoder(wiring.Component):
                     last_before.eq(last),
                 ]
 
-        # Write: all beats of the group, including beats of zeros. The next group's mask waits meanwhile.
+        # Write: output all beats of the group, including beats of zeros. The mask of the next group waits meanwhile.
         ahead = Signal(GROUP)
         active = Signal()
         beat = Signal(range(GROUP // self._lanes))
@@ -160,7 +160,7 @@ class Decoder(wiring.Component):
         with m.If(mask_valid & (~active | (go & final))):
             m.d.sync += [ahead.eq(mask), active.eq(1), mask_valid.eq(0)]
 
-        # A truncated group blocks the input until it is written.
+        # A truncated group blocks the input until it has been written.
         with m.If(breaking):
             m.d.sync += broken.eq(1)
         with m.Elif(go & final & ~mask_valid):

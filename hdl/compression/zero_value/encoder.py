@@ -16,7 +16,7 @@ __all__ = ["Encoder"]
 
 
 class _Joiner(wiring.Component):
-    """Write groups as words: the mask, then one value per one in the mask.
+    """Write groups as words: the mask, followed by one value for each bit set in the mask.
 
     Throughput is one word per cycle. ``groups.ready`` and ``values.ready`` depend combinationally on ``o.ready``.
 
@@ -42,7 +42,7 @@ class _Joiner(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         group = self.groups.payload
-        # Values of the present group that remain to be written, and whether there are any.
+        # Number of values of the current group that remain to be written, and whether there are any.
         left = Signal.like(group.count)
         busy = Signal()
         last = Signal()
@@ -71,15 +71,15 @@ class _Joiner(wiring.Component):
 
 
 class _OnesSequence(wiring.Component):
-    """Visit the bits that are set in any of some masks, lowest first, one position per step.
+    """Visit the bit positions that are set in any of several masks, lowest first, one position per step.
 
-    Masks are seen as rows, and the bits of the present row are in registers, so that a step examines only one row and
-    the set of rows with any ones. No cycle is lost between two rows, nor between the masks and the first position.
+    Masks are divided into rows, and the bits of the current row are in registers, so that a step examines only one
+    row and the set of rows that contain ones. No cycle is lost between rows or before the first position.
 
     Parameters
     ----------
     masks : int
-        Masks that are visited together.
+        Number of masks that are visited together.
     width : int
         Bits of a row.
 
@@ -90,19 +90,19 @@ class _OnesSequence(wiring.Component):
     masks : In(masks of GROUP bits)
         New masks.
     occupied : In(rows)
-        Rows of the new masks that have ones.
+        Rows of the new masks that contain ones.
     step : In(1)
         Advance to the next position.
     row : Out(range(rows))
-        Row of the present position.
+        Row of the current position.
     place : Out(width)
-        One-hot: the present position in its row.
+        One-hot: the current position in its row.
     hits : Out(masks)
-        Masks that are set at the present position.
+        Masks that are set at the current position.
     rest : Out(width)
-        Positions after it in its row.
+        Positions after the current one in its row.
     end : Out(1)
-        The present position is the last one.
+        The current position is the last one.
     """
 
     def __init__(self, *, masks, width):
@@ -115,10 +115,10 @@ class _OnesSequence(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         width = len(self.place)
-        # Rows after the present one that have ones.
+        # Rows after the current one that contain ones.
         ahead = Signal.like(self.occupied)
         union = Signal(width)
-        # Candidates for the next row, and whether it is requested.
+        # Candidates for the next row, and whether the next row is requested.
         candidates = Signal.like(self.occupied)
         turn = Signal()
         m.d.comb += [
@@ -153,12 +153,12 @@ class _OnesSequence(wiring.Component):
 class Encoder(wiring.Component):
     """Compress a stream of elements.
 
-    Elements that are not kept count as zeros, and a group that ``last`` cuts short is filled with zeros: it takes as
-    long as a whole one, with ``i.ready`` low.
+    Elements that are not kept are treated as zeros, and a group that ``last`` cuts short is padded with zeros: it
+    takes as long as a whole group, with ``i.ready`` low.
 
-    One beat is taken per cycle and one word output, so that a group takes max(32 / lanes, 1 + non-zeros) cycles and
-    no bubble is between groups: while one is written, the next is collected. The mask of a group is offered
-    :attr:`latency` cycles after its last beat was accepted. ``i.ready`` depends only on registers.
+    One beat is taken and one word is output per cycle, so that a group takes max(32 / lanes, 1 + non-zeros) cycles,
+    without bubbles between groups: while a group is written, the next one is collected. The mask of a group is
+    offered :attr:`latency` cycles after its last beat was accepted. ``i.ready`` depends only on registers.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ class Encoder(wiring.Component):
 
     @property
     def depth(self):
-        """Beats with non-zero elements that are held in addition to the one being written."""
+        """Number of beats with non-zero elements that are held, in addition to the one being written."""
         return max(GROUP // self._lanes, LUT_ROWS)
 
     def elaborate(self, platform):
@@ -202,11 +202,11 @@ class Encoder(wiring.Component):
             depth=self.depth, init=[])
         write = memory.write_port()
         read = memory.read_port(domain="comb")
-        # One bit more than an address: beats that were written and read, modulo twice the depth.
+        # Counts of beats written and read, modulo twice the depth: one bit wider than an address.
         written = Signal(range(2 * self.depth))
         taken = Signal.like(written)
 
-        # Hold one beat. The last one of a stream is held, as zeros, until its group is whole.
+        # Hold one beat. The last beat of a stream is held, as zeros, until its group is complete.
         held = Signal.like(elements)
         present = Signal(self._lanes)
         ending = Signal()
@@ -224,7 +224,7 @@ class Encoder(wiring.Component):
         with m.Elif(room):
             m.d.sync += present.eq(0)
 
-        # Collect a group: its beats, except beats of zeros, and its mask.
+        # Collect a group: its mask, and its beats except beats of zeros.
         beat = Signal(range(GROUP // self._lanes))
         mask = Signal(GROUP - self._lanes)
         count = Signal(range(GROUP + 1))
@@ -254,7 +254,7 @@ class Encoder(wiring.Component):
             with m.Else():
                 m.d.sync += [mask.eq(Cat(mask, present)[self._lanes:]), count.eq(count + sum(present))]
 
-        # Write the group: element by element, from one beat after the other.
+        # Write the group element by element, from one beat after another.
         chosen = Signal.like(elements)
         waiting = Signal(self._lanes)
         exhausted = Signal()

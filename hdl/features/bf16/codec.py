@@ -18,7 +18,7 @@ BLOCK, BLOCK_BITS = 2, 32
 
 
 class _BFloat16Unit(wiring.Component):
-    """A unit for moments in memory, always packed."""
+    """Base of the units that handle packed moments in memory."""
 
     def __init__(self, *, lanes):
         check_lanes(lanes)

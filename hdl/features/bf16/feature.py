@@ -8,7 +8,7 @@ __all__ = ["FEATURE", "BFloat16Feature"]
 
 
 class BFloat16Feature(Feature):
-    """Format bf16: numbers are rounded to bfloat16."""
+    """Feature with format bf16, which rounds numbers to bfloat16."""
 
     def codecs(self):
         """Ring codecs of the formats, by name."""

@@ -21,7 +21,7 @@ def factor_layout(*, exact):
 
     ``normal`` is set if it is not zero; an infinity and a NaN have ``special``, and a NaN also ``nan``. A factor of
     a column, which may be ``exact``, has an unbiased exponent, so that units need not subtract the bias, and the
-    lower half of a binary32: with the bit ``exact`` it is no factor, but a number to be added unchanged, and
+    lower half of a binary32: with the bit ``exact`` it is not a factor but a number to be added unchanged, and
     ``normal``, ``special`` and ``nan`` are zero.
     """
     column = {"exponent": signed(BF16.exponent_bits + 1)}
@@ -65,12 +65,12 @@ class BFloat16Rounder(wiring.Component):
         element = data.View(FP32.layout, self.i)
         lower, upper = element.fraction[:_LOWER], Cat(element.fraction[_LOWER:], element.exponent)
         up = lower[-1] & (lower[:-1].any() | upper[0])
-        # One addition: its lowest bit only makes the carry.
+        # A single addition: its lowest bit only creates the carry.
         bias = FP32.bias << BF16.fraction_bits if self._exact else 0
         width = len(upper) + self._exact
         rounded = Signal(width)
         m.d.comb += rounded.eq((Cat(C(1, 1), upper) + Cat(up, C(-bias, signed(width))))[1:])
-        # Without the sum: rounding up to the next exponent needs ones in all kept bits, and in the next one.
+        # Computed without the sum: rounding up to the next exponent requires ones in all kept bits and the next one.
         carries = element.fraction[_LOWER - 1:].all()
         normal, special = Signal(), Signal()
         m.d.comb += [

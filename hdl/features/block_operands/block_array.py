@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts because their latencies are needed even if nothing is elaborated.
+# The constructor creates the parts because their latencies are needed even if nothing is elaborated.
 """Array of dot products of blocks with shared exponents, as an alternative to multiply-accumulate units."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
@@ -19,16 +19,16 @@ class BlockArray(wiring.Component):
     """Multiply blocks of rows of A and of columns of B, exactly, and add their dot products in binary32.
 
     A dot product is a sum of integers; if scales have fractions, these are multiplied by each other and then
-    by the sum, in one multiplier for all units. It is exact in binary32 in every format.
+    by the sum, in one multiplier for all units. The result is exact in binary32 in every format.
 
-    Streams are as in :class:`~hdl.features.compute.array.MacArray`, which it replaces. A unit multiplies
-    integers and adds them up, a term per cycle, and takes its turn after the previous unit: so one converter and one
-    adder of binary32 serve all units. Dot products of blocks are added in ascending order of k, each sum rounded.
+    Streams are as in :class:`~hdl.features.compute.array.MacArray`, which this array replaces. A unit multiplies
+    integers and adds them up, one term per cycle, and starts after the previous unit, so that one converter and one
+    binary32 adder serve all units. Dot products of blocks are added in ascending order of k, each sum rounded.
 
-    For each slot, a block takes one cycle per element of the format's blocks, even if it has fewer terms. Then,
-    with a sink that is always ready, units are busy in every cycle; pauses of the source shorter than the
-    stored operands last cost nothing. Latency is :attr:`latency` cycles from the acceptance of a tile's last beat to
-    the offer of its first results, if the array was empty before.
+    For each slot, a block takes one cycle per element of the format's blocks, even if it has fewer terms. With a sink
+    that is always ready, units are then busy in every cycle; pauses of the source that are shorter than the stored
+    operands last cost nothing. Latency is :attr:`latency` cycles from the acceptance of a tile's last beat to the
+    offer of its first results, if the array was empty before.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class BlockArray(wiring.Component):
 
     @property
     def shortest(self):
-        """Fewest rounds of a sum with which the array never holds its source; their multiples work as well."""
+        """Minimum rounds per sum for which the array never holds up its source; multiples work as well."""
         return self._form.block
 
     @property
@@ -84,7 +84,7 @@ class BlockArray(wiring.Component):
         m.d.comb += [former.room.eq(sums.room), sums.begins.eq(former.begins), sums.opening.eq(former.opening),
                      sums.block.eq(former.block)]
 
-        # Unit (row, column) is row * columns + column cycles after the first one.
+        # Unit (row, column) runs row * columns + column cycles after the first unit.
         columns, units = self._columns, self._rows * self._columns
         a = [delays(m, f"a_{row}", former.a[row], (row + 1) * columns + 1) for row in range(self._rows)]
         b = [delays(m, f"b_{column}", former.b[column], (self._rows - 1) * columns + column + 2)
@@ -101,7 +101,7 @@ class BlockArray(wiring.Component):
             totals.append(total)
         m.d.comb += sums.start.eq(start[-1])
 
-        # The current unit: select its column first, then its row.
+        # Select the current unit's column first, then its row.
         turn = Signal(range(self._form.block))
         m.d.sync += turn.eq(Mux(start[self._form.block + 1], 0, turn + 1))
         column_bits = columns.bit_length() - 1
@@ -121,7 +121,7 @@ class BlockArray(wiring.Component):
                 with m.Case(row):
                     m.d.sync += total.eq(of_row)
 
-        # Scales of the unit's blocks, while its first factors pass.
+        # Select the scales of the unit's blocks while its first factors pass.
         passing = Signal(range(self._form.block))
         m.d.sync += passing.eq(Mux(former.first, 1, passing + 1))
         now = Mux(former.first, 0, passing)
@@ -142,7 +142,7 @@ class BlockArray(wiring.Component):
         return m
 
     def _scaled(self, m, total, left, right):
-        """Multiply the dot product by the significands of both scales; their product is ready when it comes."""
+        """Multiply the dot product by the significands of both scales; their product is ready in time."""
         passed = Signal(6, reset_less=True)
         m.d.sync += passed.eq(Cat(left.fraction, right.fraction))
         fractions = delays(m, "fractions", passed, self._dot - 2)[-1]

@@ -25,7 +25,7 @@ _NOTHING = 5
 
 @dataclasses.dataclass(frozen=True)
 class BlockForm(abc.ABC):
-    """Format of blocks with an exponent, with elements as integers times a power of two.
+    """Form of a block format with a shared exponent, and elements as integers times a power of two.
 
     A factor of one stands for the square root of 2 ** (exponents of both blocks - 254 - 2 * ``places``), times
     the square root of the product of both scales if these have fractions.
@@ -113,11 +113,11 @@ class BlockForm(abc.ABC):
 
     @abc.abstractmethod
     def rounder(self):
-        """Make the unit that rounds the elements of a lane."""
+        """Create the unit that rounds the elements of a lane."""
 
 
 class SubsetForm(BlockForm):
-    """MX9, MX6 and MX4: integers, and for each pair a difference to the block's exponent."""
+    """MX9, MX6 and MX4: integers, and for each pair a difference from the block's exponent."""
 
     @property
     def largest(self):
@@ -125,7 +125,7 @@ class SubsetForm(BlockForm):
         return self.codec.largest << self.guard
 
     def rounder(self):
-        """Make a :class:`SubsetRounder`."""
+        """Create a :class:`SubsetRounder`."""
         return SubsetRounder(form=self)
 
 
@@ -157,12 +157,12 @@ class MinifloatForm(BlockForm):
         return Mux(exponent > self.codec.lowest - 1, raised, self.codec.lowest)
 
     def rounder(self):
-        """Make a :class:`MinifloatRounder`."""
+        """Create a :class:`MinifloatRounder`."""
         return MinifloatRounder(form=self)
 
 
 def form_of(codec):
-    """Form of a codec; ValueError if the array has none."""
+    """Return the form of a codec; raise ValueError if the array does not support the codec."""
     if isinstance(codec, SharedExponent) and (
             codec.block, codec.subset, codec.exponent_bits, codec.difference_bits) == (16, 2, 8, 1):
         form = SubsetForm(codec)
@@ -179,7 +179,7 @@ def form_of(codec):
 
 
 def rounder_signature(form):
-    """Members of a rounder of elements of a form."""
+    """Members of a rounder for the elements of a form."""
     return {"opens": In(1), "key": In(form.key_bits), "element": In(form.element), "present": In(1), "odd": In(1),
             "scale": Out(form.scale), "factor": Out(signed(form.factor_bits))}
 
@@ -197,14 +197,14 @@ class SubsetRounder(wiring.Component):
     Members
     -------
     opens : In(1)
-        Elements of another block start to arrive ``form.lead`` cycles later.
+        Elements of the next block start to arrive ``form.lead`` cycles later.
     key : In(form.key_bits)
-        Its largest key, with ``opens``.
+        Largest key of this block, with ``opens``.
     element : In(form.element)
     present : In(1)
-        There is an element; otherwise it is taken as a zero.
+        There is an element; otherwise, a zero is assumed.
     odd : In(1)
-        It is the second one of a pair.
+        The element is the second one of a pair.
     scale : Out(form.scale)
         Scale of the block of ``element``.
     factor : Out(signed)
@@ -223,24 +223,24 @@ class SubsetRounder(wiring.Component):
         m.d.comb += self.scale.exponent.eq(shared)
         with m.If(self.opens):
             m.d.sync += shared.eq(self.key)
-        # 1: whether the element has the block's exponent.
+        # Stage 1: whether the element has the block's exponent.
         here = Signal()
         m.d.comb += here.eq(self.present & (value.exponent == shared))
         opened = register(m, "opened", rest=Cat(value.rest, value.fraction), sign=value.sign, exponent=value.exponent,
                           top=here, zero=~self.present | ~value.exponent.any(), shared=shared, odd=self.odd)
         before = register(m, "before", top=opened.top)
-        # 2: the difference is zero if an element of the pair has the block's exponent; compute the shift.
+        # Stage 2: the difference is zero if an element of the pair has the block's exponent; compute the shift.
         lower = ~(opened.top | Mux(opened.odd, before.top, here))
         right = Signal(9)
         m.d.comb += right.eq((Cat(C(0, 1), opened.shared) - Cat(lower, opened.exponent))[1:])
         places = (kept + 1).bit_length()
         aimed = register(m, "aimed", amount=right[:places], zero=opened.zero | right[places:8].any(),
                          rest=opened.rest, sign=opened.sign, lower=lower)
-        # 3: shift magnitude and guard bit.
+        # Stage 3: shift magnitude and guard bit.
         window, lost = shift_right(m, Cat(aimed.rest[1:], C(1, 1)), aimed.amount, width=kept + 1)
         shifted = register(m, "shifted", window=Mux(aimed.zero, 0, window),
                            sticky=~aimed.zero & (lost.any() | aimed.rest[0]), sign=aimed.sign, lower=aimed.lower)
-        # 4: round, unless that would take one bit more, and shift by the difference of the subset.
+        # Stage 4: round, unless that would take one bit more, and shift by the difference of the subset.
         magnitude = Signal(kept)
         up = shifted.window[0] & (shifted.sticky | shifted.window[1]) & ~shifted.window[1:].all()
         m.d.comb += magnitude.eq(shifted.window[1:] + up)
@@ -275,13 +275,13 @@ class MinifloatRounder(wiring.Component):
         m.d.comb += self.scale.exponent.eq(shared)
         with m.If(self.opens):
             m.d.sync += shared.eq(self._form.exponent(self.key))
-        # 1: difference of the block's exponent and the element's.
+        # Stage 1: subtract the element's exponent from the block's.
         opened = register(m, "opened", rest=Cat(value.rest, value.fraction), sign=value.sign,
                           below=(shared - value.exponent)[:8], zero=~self.present | ~value.exponent.any())
-        # 2: limit it to the relevant range.
+        # Stage 2: limit the difference to the relevant range.
         nothing = opened.zero | (opened.below >= _NOTHING)
         aimed = register(m, "aimed", rest=opened.rest, sign=opened.sign, below=Mux(nothing, 7, opened.below[:3]))
-        # 3: the magnitude.
+        # Stage 3: determine the magnitude.
         magnitude = Signal(4)
         with m.Switch(Cat(aimed.rest, aimed.below)):
             for below in range(_NOTHING):
@@ -289,7 +289,7 @@ class MinifloatRounder(wiring.Component):
                     with m.Case(below << 3 | rest):
                         m.d.comb += magnitude.eq(_nearest(rest + 8, below))
         rounded = register(m, "found", magnitude=magnitude, sign=aimed.sign)
-        # 4: its sign.
+        # Stage 4: apply the sign.
         factor = Signal.like(self.factor, reset_less=True)
         m.d.comb += self.factor.eq(factor)
         m.d.sync += factor.eq(Mux(rounded.sign, -rounded.magnitude, rounded.magnitude))
@@ -297,6 +297,6 @@ class MinifloatRounder(wiring.Component):
 
 
 def _nearest(number, below):
-    """Magnitude of E2M1 nearest to ``number`` / 2 ** ``below``, or the one of even code, in units of the smallest."""
+    """Magnitude of E2M1 nearest to ``number`` / 2 ** ``below``, ties to even codes, in smallest units."""
     steps = (low + high for low, high in itertools.pairwise(MINIFLOATS))
     return MINIFLOATS[sum(2 * number + code % 2 > step << below for code, step in enumerate(steps))]

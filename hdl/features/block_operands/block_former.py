@@ -14,7 +14,7 @@ from hdl.floating.stages import register, wait
 
 __all__ = ["BANKS", "BlockFormer", "block_layout", "check_block_units", "opening_layout"]
 
-#: Maximum tiles with numbers in flight: their initial values, or sums.
+#: Maximum number of tiles in flight, with their initial values or sums.
 BANKS = 4
 
 
@@ -43,10 +43,10 @@ def opening_layout(rows, columns):
 class BlockFormer(wiring.Component):
     """Round operands to blocks along k, and output the factors of each sum one after the other.
 
-    A block is 16 or 32 elements of a row of A, or of a column of B, from the first term of a sum on; the last
-    one may have fewer, and is filled up with zeros. Beats are stored while the largest exponent of each block is
-    determined. Then they are read again: all terms of slot 0, then of slot 1, in 16 or 32 cycles each, for any number
-    of terms. Two blocks of each slot are stored, so that the next ones come in while these are read.
+    A block is 16 or 32 elements of a row of A, or of a column of B, from the first term of a sum on; the last block
+    may have fewer, and is filled up with zeros. Beats are stored while the largest exponent of each block is
+    determined. They are then read again: all terms of slot 0, then of slot 1, in 16 or 32 cycles each, for any number
+    of terms. Two blocks of each slot are stored, so that the next blocks arrive while these are read.
 
     Factors are integers in units of the format's :class:`~hdl.features.block_operands.block_form.BlockForm`. Factors
     of a block of infinities or NaNs have no meaning; its exponent has all ones.
@@ -205,7 +205,7 @@ class BlockFormer(wiring.Component):
         for number in range(2):
             with m.If(active & (count == size * SLOTS - 2) & (current == number)):
                 m.d.sync += filled[number].eq(0)
-        # With a slot's first element, keys of its blocks are read, and elements later, by the latency of scales.
+        # Keys of a slot's blocks are read with its first element, and elements later by the latency of scales.
         asked = register(m, "asked", address=Cat(slot, current), opens=term == 0)
         spare = self._form.lead - 1
         m.d.comb += [read.en.eq(1), read.addr.eq(wait(m, "address", Cat(slot, term, current), spare))]

@@ -28,12 +28,11 @@ _ADD = FloatAdder.latency
 class BlockSums(wiring.Component):
     """Add up numbers given as integers with exponents, and output the sums of tiles.
 
-    From ``start`` on, a dot product comes in each cycle, unit by unit, row by row, and slot by slot. A slot takes
-    one cycle per element of a block; cycles after the last unit have no dot product. It is converted to
-    binary32 without rounding, or a zero or infinity of its sign if it is too small to be normal or too large, and is
-    added to the sum of its slot and unit, which begins at +0.0 or at an initial value. All sums are in a memory with
-    room for :data:`~hdl.features.block_operands.block_former.BANKS` tiles; ``room`` is high if another tile can
-    begin.
+    From ``start`` on, a dot product arrives in each cycle, unit by unit, row by row, and slot by slot. A slot takes
+    one cycle per element of a block; cycles after the last unit have no dot product. Each dot product is converted to
+    binary32 without rounding, or to a zero or infinity of its sign if it is too small to be normal or too large, and
+    is added to the sum of its slot and unit, which begins at +0.0 or at an initial value. All sums are in a memory
+    for :data:`~hdl.features.block_operands.block_former.BANKS` tiles; ``room`` is high if another one can begin.
 
     The first element of a complete tile is read :attr:`latency` cycles after its last ``start``, and then an element
     per cycle, if results are taken. All stages that wait for ``o.ready`` move together, before a skid buffer.
@@ -93,22 +92,22 @@ class BlockSums(wiring.Component):
 
     def _number(self, m):
         """Convert the dot product to binary32, in four stages."""
-        # 1: take the magnitude.
+        # Stage 1: take the magnitude.
         sign, magnitude = self.total[-1], Signal(len(self.total) - 1)
         width = len(magnitude)
         m.d.comb += magnitude.eq((self.total ^ sign.replicate(width + 1)) + sign)
         split = register(m, "split", magnitude=magnitude, sign=sign, exponent=self.exponent, nan=self.nan)
-        # 2: count the leading zeros.
+        # Stage 2: count the leading zeros.
         amount, none = leading_zeros(m, split.magnitude)
         counted = register(m, "counted", magnitude=split.magnitude, amount=amount, none=none, sign=split.sign,
                            exponent=split.exponent, nan=split.nan)
-        # 3: normalise, and find the field of the exponent.
+        # Stage 3: normalise, and find the field of the exponent.
         offset = width - 1 - FP32.bias - 2 * self._form.places
         field = Signal(signed(len(counted.exponent) + 2))
         m.d.comb += field.eq(counted.exponent + offset - counted.amount)
         placed = register(m, "placed", fraction=shift_left(m, counted.magnitude, counted.amount)[:-1], field=field,
                           zero=counted.none, sign=counted.sign, nan=counted.nan)
-        # 4: zeros, infinities and NaNs.
+        # Stage 4: handle zeros, infinities and NaNs.
         number = Signal(FP32.layout, reset_less=True)
         m.d.sync += [
             number.fraction.eq(Cat(C(0, FP32.fraction_bits - width + 1), placed.fraction)),
@@ -134,14 +133,14 @@ class BlockSums(wiring.Component):
         return position[bits:], position[:bits]
 
     def _elaborate_sums(self, m, adder, sums, openings):
-        """Read the sums and write them back; return the forms of tiles, and that one is complete."""
+        """Read the sums and write them back; return the forms of tiles, and whether one is complete."""
         starts = [self.start]
         for stage in range(_CONVERT + _ADD):
             later = Signal(name=f"start_{stage}")
             m.d.sync += later.eq(starts[-1])
             starts.append(later)
 
-        # Values that numbers are added to: read three cycles earlier.
+        # The values that numbers are added to are read three cycles earlier.
         read = sums.read_port()
         first = openings.read_port()
         block = Signal(block_layout(), name="block_read", reset_less=True)

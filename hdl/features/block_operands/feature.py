@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "BlockOperandsFeature"]
 
 
 class BlockOperandsFeature(Feature):
-    """Products of blocks of numbers with one exponent in the compute engine."""
+    """Feature that adds products of blocks with a shared exponent to the compute engine."""
 
     requires = ("compute",)
 

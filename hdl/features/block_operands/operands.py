@@ -24,7 +24,7 @@ class BlockOperands(Operands):
 
     @property
     def terms(self):
-        """Terms of a sum that are added as one."""
+        """Number of terms of a sum that are added as one."""
         return self.codec.block
 
     def make_array(self, name, *, rows, columns, dsps):

@@ -1,10 +1,10 @@
 # amaranth: UnusedElaboratable=no
-# Parts are made here only to read their latencies, even where nothing is elaborated.
+# Parts are created here only to read their latencies, even where nothing is elaborated.
 """Weights as indices into a table of centroids.
 
-A packet is the table, one word per centroid (omitted where decoders are loaded with it), followed by the indices,
-packed as in :mod:`hdl.compression.planes`. A decoder expands the indices to centroids; products with such a matrix
-need no expansion (:mod:`hdl.features.codebook.gather_reduce`).
+A packet contains the table, one word per centroid (omitted where decoders are loaded with it), followed by the
+indices, packed as in :mod:`hdl.compression.planes`. A decoder expands the indices to centroids; products with such a
+matrix need no expansion (:mod:`hdl.features.codebook.gather_reduce`).
 """
 
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ def check_table(table):
 
 
 class Encoder(wiring.Component):
-    """Make packets of tables and indices.
+    """Create packets of tables and indices.
 
     A word of the table or a beat of indices is taken per cycle; the last group is filled up with index 0, a beat per
     cycle. ``table.ready`` and ``i.ready`` depend combinationally on ``o.ready``. The first beat of indices is
@@ -89,7 +89,7 @@ class Encoder(wiring.Component):
     i : In(stream of beat_layout(lanes, table.index_bits))
     o : Out(stream of beat_layout(words))
     error : Out(1)
-        Pulse: a table had another length.
+        Pulse: a table had the wrong length.
     """
 
     def __init__(self, *, table, lanes):
@@ -196,8 +196,8 @@ class Decoder(wiring.Component):
     """Expand packets to the centroids that their indices stand for, in whole groups of 32 / lanes beats.
 
     All elements are kept; ``o.last`` marks the last beat of the last group. A word of the table takes a cycle; then
-    one beat is offered per cycle, as long as words come. A table is read once all indices of the previous packet have
-    been taken for look-up. ``i.ready`` depends combinationally on ``o.ready``.
+    one beat is offered per cycle, as long as words arrive. A table is read once all indices of the previous packet
+    have been taken for look-up. ``i.ready`` depends combinationally on ``o.ready``.
 
     A packet that ends within its table or within a group raises ``error``, and the next packet is decoded correctly.
     In the first case there is no output; in the second, output ends with the incomplete group of eight elements, and
@@ -209,13 +209,13 @@ class Decoder(wiring.Component):
     lanes : int
         Elements per beat: 1, 2, 4 or 8.
     expand : bool
-        Otherwise the indices are output unexpanded, and the centroids separately, before them.
+        If false, the indices are output unexpanded, and the centroids separately before them.
 
     Members
     -------
     i : In(stream of beat_layout(words))
     load : In(stream of {data, last})
-        Only if loaded and expanded: ``table.centroids`` words. Taken at any time, and effective at once.
+        Only if loaded and expanded: ``table.centroids`` words. Accepted at any time, and effective immediately.
     o : Out(stream of beat_layout(lanes)), or of beat_layout(lanes, table.index_bits) if not expanded
     table : Out(stream of {data, last})
         Only if neither loaded nor expanded. A truncated table is output as far as it goes.
@@ -298,7 +298,7 @@ class Decoder(wiring.Component):
             self._elaborate_packets(m, unpacker, splitter, position, room, error)
         m.d.comb += self.o.payload.keep.eq(~0)
 
-        # Look up, and output.
+        # Look up the table entries, and output them.
         looked = Signal(data.StructLayout({"last": 1, "valid": 1}))
         looking = Signal()
         giving = Signal()

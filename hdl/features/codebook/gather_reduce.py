@@ -23,14 +23,14 @@ def column_layout(lanes, index_bits, input_width):
 
 
 class MatrixVector(wiring.Component):
-    """Products of rows of centroid weights and a vector of integers, a row in each lane.
+    """Multiply rows of centroid weights by a vector of integers, with one row in each lane.
 
-    Each lane adds an input to the sum of its index. After the last column, the sums are multiplied with the
-    centroids, one per cycle and each lane in a multiplier of its own, while the next rows are added to a second set
-    of sums. Results are exact where all sums fit ``accumulator_width`` bits; they wrap.
+    Each lane adds an input to the sum of its index. After the last column, the sums are multiplied by the centroids,
+    one per cycle in a multiplier for each lane, while the next rows are added to a second set of sums. Results are
+    exact where all sums fit ``accumulator_width`` bits; otherwise they wrap.
 
     One column is taken per cycle, without bubbles between rows of at least ``table.centroids`` + :attr:`overhead`
-    columns, if results are taken at once. A result is offered :attr:`latency` cycles after the last column was
+    columns, if results are taken immediately. A result is offered :attr:`latency` cycles after the last column was
     accepted. No ready depends combinationally on any input. After a reset, the sums are cleared first, one per cycle.
 
     Parameters
@@ -57,7 +57,7 @@ class MatrixVector(wiring.Component):
         Pulse: a table did not have ``table.centroids`` words.
     """
 
-    #: Columns that a row needs in addition to the number of centroids for no bubble to follow.
+    #: Columns that a row needs, in addition to the number of centroids, to avoid a bubble.
     overhead = 5
 
     def __init__(self, *, table, lanes, input_width=16, centroid_width=16, accumulator_width=32):
@@ -164,7 +164,7 @@ class MatrixVector(wiring.Component):
             sums, rows = [], []
             before = Signal(signed(width), name=f"before_{lane}")
             total = Signal(signed(width), name=f"total_{lane}")
-            again = Signal(name=f"again_{lane}")  # same sum as for the column before, not yet written to memory
+            again = Signal(name=f"again_{lane}")  # same sum as for the previous column, not yet written to memory
             target = Signal.like(index, name=f"target_{lane}")
             for bank in range(2):
                 m.submodules[f"sums_{lane}_{bank}"] = memory = Memory(shape=signed(width), depth=count, init=[])

@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
 """Search for the nearest of some centroids: one level of a binary tree of bounds per cycle, in every lane.
 
-Bound n, from 1 on, is the least number that belongs to centroid n and not to the centroid below it. The root of the
-tree is the bound in the middle.
+Bound n, from 1 on, is the smallest number that belongs to centroid n and not to the centroid below it. The root of
+the tree is the bound in the middle.
 """
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal, unsigned
@@ -98,8 +98,8 @@ class NearestCentroid(wiring.Component):
     Members
     -------
     load : In(stream of {data, last})
-        ``centroids`` - 1 words: the bounds, binary32 numbers in ascending order, with zero as -0.0. Taken at any
-        time, and effective at once.
+        ``centroids`` - 1 words: the bounds, binary32 numbers in ascending order, with zero as -0.0. Accepted at any
+        time, and effective immediately.
     i : In(stream of beat_layout(lanes))
     o : Out(stream of beat_layout(lanes, bits of an index))
     error : Out(1)
@@ -128,7 +128,7 @@ class NearestCentroid(wiring.Component):
         m = Module()
         lanes, levels = self._lanes, self.latency
 
-        # Number of the bound to be loaded; 0 stands for all words in excess.
+        # Number of the bound to be loaded; 0 stands for all excess words.
         number = Signal(range(self._centroids), init=1)
         loading = Signal()
         m.d.comb += [self.load.ready.eq(1), loading.eq(self.load.valid & (number != 0))]

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# An index encoder is made here only to read its width, even where nothing is elaborated.
-"""Elements to packets of indices: the search for the nearest centroid, followed by the encoder of indices."""
+# An index encoder is created here only to read its width, even where nothing is elaborated.
+"""Conversion of elements to packets of indices: a search for the nearest centroid and an encoder."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
@@ -16,13 +16,13 @@ __all__ = ["CentroidEncoder"]
 class CentroidEncoder(wiring.Component):
     """Encode packets of elements as indices of the nearest centroids; of two equally near, the lower one.
 
-    Latency is the sum of the search's and of :class:`hdl.features.codebook.format.Encoder`'s; throughput is one beat
-    per cycle. ``i.ready`` depends combinationally on ``o.ready``.
+    Latency is the sum of the latencies of the search and of :class:`hdl.features.codebook.format.Encoder`; throughput
+    is one beat per cycle. ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
     table : CentroidTable
-        A loaded one.
+        Table with ``loaded`` set.
     lanes : int
         Elements in a beat: 1, 2, 4 or 8.
 

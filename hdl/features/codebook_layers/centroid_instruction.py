@@ -39,11 +39,11 @@ def centroid_malformed(instruction, sizes, large):
 
 
 def centroid_operands(instruction, sizes, *, lanes, centroids):
-    """Operands in the order of :data:`CENTROID_OPERANDS`, in the form for checking.
+    """Return the operands in the order of :data:`CENTROID_OPERANDS`, in the form used for checking.
 
     Parameters
     ----------
-    given, sizes
+    instruction, sizes
         As for :func:`centroid_malformed`.
     lanes, centroids : int
     """
@@ -69,12 +69,12 @@ def centroid_operands(instruction, sizes, *, lanes, centroids):
 
 
 def centroid_job(m, job, instruction, sizes, bases, *, lanes):
-    """Make the job of an instruction.
+    """Create the job of an instruction.
 
     Parameters
     ----------
     job : centroid_job_layout(...)
-    given, sizes
+    instruction, sizes
         As for :func:`centroid_malformed`.
     bases : sequence of Signal
         Addresses of the operands, in the order of their checks.

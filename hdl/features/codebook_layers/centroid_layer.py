@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts because their latencies are needed even if nothing is elaborated.
+# The constructor creates the parts because their latencies are needed even if nothing is elaborated.
 """Products of layers in memory with weights that are centroid indices, and gradients of the centroids."""
 
 import enum
@@ -26,7 +26,7 @@ __all__ = ["INDEXED_COLUMNS", "CentroidLayer"]
 INDEXED_COLUMNS = 32 // CENTROID_BITS
 """Columns with indices in one row of memory."""
 
-#: Rows of operands waiting to be used.
+#: Maximum number of operand rows waiting to be used.
 _ROWS = SLOTS + 1
 
 
@@ -43,10 +43,10 @@ class _Row(enum.IntEnum):
 class CentroidLayer(wiring.Component):
     """Multiply a matrix by centroid weights, or differentiate the centroids, with operands and results in memory.
 
-    A layer is cut into jobs of a :class:`~hdl.features.codebook_layers.centroid_product.CentroidProduct`: eight rows
-    of X by ``lanes`` outputs; all rows for a group of outputs, then the next group. Rows after the last one are
-    zeros, and so are gradients of outputs after the last one; neither is read, and no result of them is written.
-    Indices of outputs after the last one are used as they are in memory.
+    A layer is divided into jobs of a :class:`~hdl.features.codebook_layers.centroid_product.CentroidProduct`, each of
+    eight rows of X by ``lanes`` outputs: all rows for a group of outputs, then the next group. Rows after the last
+    one are zeros, as are gradients of outputs after the last one; neither is read, and no results for them are
+    written. Indices of outputs after the last one are used as they are in memory.
 
     A job is accepted when none is running, and ends with a cycle of ``done`` when all results are in the memory.
     Sizes and addresses are not checked. Rows are requested ahead, in the order of use, at most one per cycle.
@@ -56,7 +56,7 @@ class CentroidLayer(wiring.Component):
     Parameters
     ----------
     centroids : int
-        Size of a table: 4, 8 or 16.
+        Number of centroids of a table: 4, 8 or 16.
     lanes : int
         Elements of a memory row, and outputs computed in parallel: 2, 4 or 8.
     dsps : int
@@ -346,7 +346,7 @@ class CentroidLayer(wiring.Component):
         return kept
 
     def _elaborate_results(self, m, job, begin, last, gates):
-        """Write the results; return that the last one is in the register of writes, or has left it."""
+        """Write the results; return whether the last one is in the write register, or has left it."""
         product = self._product
         m.submodules.assembler = assembler = RowAssembler(lanes=self._lanes)
         connect_stream(m, product.gradients, assembler.i)

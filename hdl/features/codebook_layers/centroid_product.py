@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the arithmetic because its latencies are needed even if nothing is elaborated.
+# The constructor creates the arithmetic because its latencies are needed even if nothing is elaborated.
 """Products in binary32 with weights that are centroid indices, and gradients of the centroids.
 
 Inputs that share a centroid are added up first, and these few sums are multiplied; the matrix is never expanded.
@@ -33,11 +33,11 @@ class Job(enum.IntEnum):
     """Job of the unit."""
 
     PRODUCT = 0
-    """Outputs of eight examples: for each a start, plus the products of its sums and the centroids."""
+    """Compute the outputs of eight examples: each is a start plus the products of its sums and the centroids."""
     GRADIENT = 1
-    """Terms of the centroids' gradients, from the same sums; they are added to the terms of earlier jobs."""
+    """Compute terms of the centroids' gradients from the same sums, and add them to the terms of earlier jobs."""
     TOTAL = 2
-    """The centroids' gradients, which then restart at zero."""
+    """Output the centroids' gradients, which then restart at zero."""
 
 
 def column_layout(lanes, index_bits):
@@ -54,14 +54,14 @@ class CentroidProduct(wiring.Component):
 
     Each lane has one adder, one multiplier, and a sum for each of eight examples and each centroid. An input is added
     to the sum of its example and index. Once all columns are in, the sums are read, one per cycle, multiplied, and
-    added up: over the centroids in a PRODUCT, over examples in a GRADIENT. So an output takes ``table.centroids``
+    added up: over the centroids in a PRODUCT, over examples in a GRADIENT. An output thus takes ``table.centroids``
     multiplications for any number of columns. sim/golden/features/codebook_layers/centroid_product.py
     states the order of sums.
 
     Eight sums share an adder of seven cycles and its operand register in turn, so that an input is taken, or a term
     added, in every cycle. A job without pauses takes :meth:`cycles`. After a reset all sums are cleared first, in
     eight cycles for each of at least eight centroids. ``job.ready`` depends combinationally on ``table.valid``, so
-    that no job begins with a partial table; every other ready is a function of registers.
+    that no job begins with a partial table; every other ``ready`` is a function of registers.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class CentroidProduct(wiring.Component):
     multiplied : Out(1)
         Pulse: each lane has made one multiplication.
     error : Out(1)
-        Pulse: a table had another length; the next word begins a new one.
+        Pulse: a table had the wrong length; the next word begins a new table.
     """
 
     def __init__(self, *, table, lanes, dsps=4):
@@ -116,7 +116,7 @@ class CentroidProduct(wiring.Component):
 
     @property
     def _walk(self):
-        """Steps of a pass through the centroids; no sum comes twice within the latency of an adder."""
+        """Steps of a pass through the centroids; no sum is repeated within the latency of an adder."""
         return max(SLOTS, self._parameters.centroids)
 
     def cycles(self, job, columns=0):
@@ -204,12 +204,12 @@ class CentroidProduct(wiring.Component):
                 sums.write.en.eq(gathers[-1] | clearing | terms[0]),
             ]
 
-            # Terms: a centroid or the gradient of an output, and a sum.
+            # Factors of the terms: a centroid or the gradient of an output, and a sum.
             factor = register(m, f"factor_{number}", value=self.rows.payload[number]).value
             factors = register(m, f"factors_{number}", a=Mux(is_gradient, factor, centroid), b=sums.read.data)
             m.d.comb += [multiplier.a.eq(factors.a), multiplier.b.eq(factors.b)]
 
-            # Sums of terms.
+            # Totals of the terms.
             m.d.comb += [
                 totals.read.addr.eq(Cat(reading.place, reading.outputs)),
                 totals.write.addr.eq(Cat(landing.place, landing.outputs)),
@@ -350,7 +350,7 @@ class CentroidProduct(wiring.Component):
         return line.o
 
     def _memory(self, m, name, depth):
-        """Memory of sums; one is read and one written per cycle, and a written value is read at once."""
+        """Memory of sums; one is read and one written per cycle, and a written value can be read immediately."""
         m.submodules[name] = memory = Memory(shape=FP32.width, depth=depth, init=[])
         write = memory.write_port()
         return SimpleNamespace(write=write, read=memory.read_port(transparent_for=(write,)))

@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "CodebookLayersFeature"]
 
 
 class CodebookLayersFeature(Feature):
-    """Centroid layers of the compute engine."""
+    """Feature that adds layers with centroid weights to the compute engine."""
 
     requires = ("compute", "codebook")
 

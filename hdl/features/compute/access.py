@@ -1,4 +1,4 @@
-"""Ports through which the units of the compute engine get jobs, and read and write memory rows."""
+"""Ports of the compute engine's units: for jobs, and for reading and writing memory rows."""
 
 from amaranth.hdl import Cat, unsigned
 from amaranth.lib import data, stream
@@ -10,33 +10,33 @@ from hdl.floating.format import FP32
 __all__ = ["memory_of", "owner_of", "place_of", "place_operands", "place_shape", "request_layout", "response_layout",
            "unit_members", "write_layout"]
 
-#: Bits of the number of a memory.
+#: Width in bits of a memory number.
 _MEMORY_BITS = 2
 
 
 def place_shape(owner_bits=0):
     """Shape of a place: the number of a :class:`~hdl.features.compute.layer_list.Place` in the low bits, and above
-    it, in a node with buffer tags, the number of the operand's buffer. Units pass places on unchanged."""
+    it, in a node with buffer tags, the buffer number of the operand. Units pass places on unchanged."""
     return unsigned(_MEMORY_BITS + owner_bits)
 
 
 def memory_of(operand):
-    """Number of a place's memory."""
+    """Memory number of a place."""
     return operand[:_MEMORY_BITS]
 
 
 def owner_of(operand):
-    """Number of a place's buffer."""
+    """Buffer number of a place."""
     return operand[_MEMORY_BITS:]
 
 
 def place_of(operand):
-    """Place of an operand of a checked list."""
+    """Place of an operand in a checked list."""
     return Cat(memory_of(operand.place), operand.owner)
 
 
 def request_layout(rows, owner_bits=0):
-    """Payload of a read: a place (:func:`place_shape`), and a row of the place's memory.
+    """Payload of a read request: a place (:func:`place_shape`) and a row of its memory.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def unit_members(job, *, lanes, memory_rows, owner_bits=0):
 
 
 def place_operands(m, job, instruction, names, bases, *, lanes):
-    """Set the places of a job's operands, and their first rows of memory.
+    """Set the places and the first memory rows of a job's operands.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def place_operands(m, job, instruction, names, bases, *, lanes):
     names : sequence of str
         Names of the operands in the order of their checks.
     bases : sequence of Value
-        Their addresses; further ones are ignored.
+        Addresses of the operands; any further addresses are ignored.
     lanes : int
     """
     for name, base in zip(names, bases, strict=False):

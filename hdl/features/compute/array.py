@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the units, which check the number of DSP blocks.
+# The constructor creates the units, which check the number of DSP blocks.
 """Array of multiply-accumulate units: an outer product of rows and columns in every cycle."""
 
 import functools
@@ -20,10 +20,10 @@ __all__ = ["ONE", "TILES", "MacArray", "check_units", "delays", "result_layout",
 #: Encoding of 1.0.
 ONE = FP32.bias << FP32.fraction_bits
 
-#: Number of forms of a register tile.
+#: Number of forms that a register tile can have.
 TILES = SLOTS.bit_length()
 
-#: Number of tiles with stored results.
+#: Number of tiles for which results can be stored.
 _BANKS = 2
 
 
@@ -36,13 +36,13 @@ def check_units(rows, columns):
 
 
 def term_layout(rows, columns):
-    """Payload of the operands of one slot: ``a`` of each row, ``b`` of each column.
+    """Payload of the operands of one slot: ``a`` for each row and ``b`` for each column.
 
-    The eight beats of a round have the slots 0 to 7 in turn, and the same ``first``, ``last`` and ``tile``. ``rows``
+    The eight beats of a round use the slots 0 to 7 in order, with the same ``first``, ``last`` and ``tile``. ``rows``
     selects the active rows; all other rows add a bubble. In an ``initial`` beat the term is ``b`` itself instead of
-    the product. Sums begin in a round with ``first``: at -0.0 if it is also ``initial``, otherwise at +0.0. They are
-    results after a round with ``last``; its ``tile`` is the base-2 logarithm of the groups of rows: with n groups
-    of columns, n = 8 >> ``tile``, slot s is group s // n of rows and group s % n of columns.
+    the product. Sums begin in a round with ``first``, at -0.0 if it is also ``initial`` and otherwise at +0.0. They
+    become results after a round with ``last``; its ``tile`` is the base-2 logarithm of the number of row groups. With
+    n column groups, n = 8 >> ``tile``, slot s belongs to row group s // n and to column group s % n.
     """
     return data.StructLayout({
         "a": data.ArrayLayout(unsigned(FP32.width), rows), "b": data.ArrayLayout(unsigned(FP32.width), columns),
@@ -50,14 +50,14 @@ def term_layout(rows, columns):
 
 
 def result_layout(rows, columns):
-    """Payload of results: one element per column, of a row and a group of columns of the tile."""
+    """Payload of results: one element per column, for one row and one column group of the tile."""
     return data.StructLayout({
         "elements": data.ArrayLayout(unsigned(FP32.width), columns), "row": range(SLOTS * rows),
         "group": range(SLOTS), "last": 1})
 
 
 def delays(m, name, value, count, *, reset_less=True):
-    """Value after 0, 1, … ``count`` - 1 registers."""
+    """Return the value delayed by 0, 1, … ``count`` - 1 registers."""
     delayed = [value]
     for number in range(1, count):
         later = Signal(value.shape(), name=f"{name}_{number}", reset_less=reset_less)
@@ -69,20 +69,20 @@ def delays(m, name, value, count, *, reset_less=True):
 class MacArray(wiring.Component):
     """Accumulate outer products: every cycle adds ``a[row] * b[column]`` to one of eight sums of each unit.
 
-    Elements are in binary32. In any other format of operands they are rounded once, where they enter the array,
-    except elements of an ``initial`` beat, which are added unrounded.
+    Elements are binary32 numbers. With any other operand format they are rounded once, on entering the array, except
+    for the elements of an ``initial`` beat, which are added unrounded.
 
-    Operands travel through the array from unit to unit, a register each: a row of A along its row of units, a column
-    of B along its column, so that no wire is longer than the way to the next unit. Results are read in the order of
-    arrival, and the last units of a tile are done before their first result is read.
+    Operands pass from unit to unit, with a register in each: a row of A along its row of units, a column of B along
+    its column. No wire is therefore longer than the distance to the next unit. Results are read in the order of
+    arrival, and the last units of a tile have finished before their first result is read.
 
-    Terms are added in the order of arrival, product and sum each rounded. A beat waits in the operand register
-    until the cycle of its slot: a source that pauses for a cycle loses :data:`SLOTS` of them, unless it
-    pauses between a round with ``last`` and the next one. No pause changes a result.
+    Terms are added in the order of arrival, with product and sum each rounded. A beat waits in the operand register
+    until the cycle of its slot: a source that pauses for one cycle loses :data:`SLOTS` cycles, unless it pauses
+    between a round with ``last`` and the next round. No pause changes a result.
 
-    Results leave row by row, and in each row by groups of columns, in ascending order. Results of two tiles are
-    stored, and the last round of a third one waits. A source that never pauses is never held if sums have at least
-    :attr:`shortest` rounds and the sink is always ready.
+    Results leave row by row, and within each row by column group, in ascending order. The results of two tiles are
+    stored, and the last round of a third tile waits. A source that never pauses is never held up if sums have at
+    least :attr:`shortest` rounds and the sink is always ready.
 
     ``i.ready`` is a function of registers. Results pass two stages, which move together, and a skid buffer: no path
     leads from ``o.ready`` to the units. Latency is :attr:`latency` cycles from the acceptance of a tile's last beat
@@ -97,7 +97,7 @@ class MacArray(wiring.Component):
     dsps : int
         DSP blocks each unit may use: 4, 2 or 1.
     operands : str
-        Format that operands are multiplied in, one with scalar multiplication.
+        Multiplication format of the operands; it must have scalar multiplication.
 
     Members
     -------
@@ -140,7 +140,7 @@ class MacArray(wiring.Component):
 
     @property
     def shortest(self):
-        """Fewest rounds of a sum with which the array never holds its source."""
+        """Minimum number of rounds per sum for which the array never holds up its source."""
         held = SLOTS - 1 + self._latencies[1] + 2 + SLOTS * self._rows
         return max(-(-held // (_BANKS * SLOTS)), self._rows)
 
@@ -156,17 +156,17 @@ class MacArray(wiring.Component):
         return m
 
     def _elaborate_issue(self, m, freed):
-        """Operand registers, which hold a beat until the cycle of its slot; return them and ``issue``."""
+        """Create operand registers that hold a beat until the cycle of its slot; return them and ``issue``."""
         operands = Signal(self.i.payload.shape(), reset_less=True)
         held = Signal()
-        # The next slot, and whether this is a cycle of it. With no sum in progress any cycle is.
+        # The next slot, and whether this cycle belongs to it. With no sum in progress, any cycle does.
         slot = Signal(range(SLOTS))
         fresh = Signal(init=1)
         aligned = Signal(init=1)
         lag = Signal(range(SLOTS))
-        # A bank is taken by the first beat of a last round, for its other beats as well.
+        # The first beat of a last round reserves a bank for all beats of the round.
         banks = Signal(range(_BANKS + 1))
-        # Registers that indicate in advance that the next beat opens a round, and that there is no bank for it.
+        # Registers that indicate in advance that the next beat opens a round, and that no bank is free for it.
         opening = Signal(init=1)
         full = Signal()
         issue = Signal()
@@ -204,11 +204,11 @@ class MacArray(wiring.Component):
     def _elaborate_controls(self, m, operands, issue):
         """Pass operands and controls from unit to unit; return the signal that a tile is complete.
 
-        Unit (row, column) takes every beat row + column cycles after unit (0, 0).
+        Unit (row, column) receives each beat row + column cycles after unit (0, 0).
         """
         diagonals = self._rows + self._columns - 1
-        # These have a reset, and the multipliers' factor registers have none, so that synthesis does not merge them:
-        # each unit has its own registers next to its multiplier.
+        # These registers have a reset and the multipliers' factor registers have none, so that synthesis does not
+        # merge them and each unit keeps its own registers next to its multiplier.
         a = [delays(m, f"a_{row}", self._factor(m, f"row_{row}", operands.a[row], operands.initial, exact=False),
                      row + self._columns, reset_less=False) for row in range(self._rows)]
         b = [delays(m, f"b_{column}",
@@ -240,7 +240,7 @@ class MacArray(wiring.Component):
         return complete
 
     def _factor(self, m, name, element, opens, *, exact):
-        """Factor of an element."""
+        """Convert an element to its factor, unless the format needs no rounding."""
         if self._form.rounder is None:
             return element
         m.submodules[f"rounder_{name}"] = rounder = self._form.rounder(exact=exact)
@@ -248,7 +248,7 @@ class MacArray(wiring.Component):
         return rounder.o
 
     def _elaborate_drain(self, m, complete, tiles, freed):
-        """Drain complete tiles: address and result of each row, two stages that move together, and the output."""
+        """Drain complete tiles: two stages that move together, for each row's address and result, and output."""
         waiting = Signal(range(_BANKS + 1))
         bank = Signal()
         number = Signal(range(SLOTS * self._rows))
@@ -263,7 +263,7 @@ class MacArray(wiring.Component):
         with m.If(move & (waiting != 0)):
             m.d.sync += number.eq(number + 1)
 
-        # The number of a row of results is, from its lowest bit on, group of columns, row of units, group of rows.
+        # The number of a result row consists, from the lowest bit up, of column group, row of units and row group.
         row_bits = self._rows.bit_length() - 1
         marks = data.StructLayout({"row": range(SLOTS * self._rows), "group": range(SLOTS), "last": 1})
         chosen = Signal(marks, name="chosen")

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # The latencies of an array are read even if nothing is elaborated.
-"""Array for a format of operands."""
+"""Construction of the array for an operand format."""
 
 from hdl.features.compute.operands import operands_of
 
@@ -8,7 +8,7 @@ __all__ = ["make_array"]
 
 
 def make_array(operands, *, rows, columns, dsps):
-    """Make the array of ``rows`` by ``columns`` units for a format of operands.
+    """Create the array of ``rows`` by ``columns`` units for an operand format.
 
     ``dsps`` is the number of DSP blocks of each unit; it has no effect on formats with one DSP block per unit.
     """

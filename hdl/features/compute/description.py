@@ -11,7 +11,7 @@ __all__ = ["describe"]
 def describe(config):
     """Return the engine's :class:`~hdl.control.engine.EngineDescription`.
 
-    LAYERS has its list at ``weight_base`` in the activation memory; its length is a number of examples.
+    The list of LAYERS is at ``weight_base`` in the activation memory; the command's length is a number of examples.
     """
     return EngineDescription(
         name="compute",

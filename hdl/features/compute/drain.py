@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts because their layouts are needed even if nothing is elaborated.
+# The constructor creates the parts because their layouts are needed even if nothing is elaborated.
 """Drain of a matrix product: results of the array become rows of C."""
 
 from amaranth.hdl import Module, Mux, Signal
@@ -18,12 +18,12 @@ from hdl.streams.stream import connect_stream
 
 __all__ = ["Drain", "above_zero"]
 
-#: Capacity in rows of the gate: a tile of four rows of units.
+#: Capacity in rows of the gate: enough for a tile of four rows of units.
 _GATES = 33
 
 
 def above_zero(element):
-    """Whether an encoding is a number above zero."""
+    """Whether an encoding represents a number above zero."""
     magnitude = element[:FP32.width - 1]
     infinity = ((1 << FP32.exponent_bits) - 1) << FP32.fraction_bits
     return ~element[-1] & magnitude.any() & (magnitude <= infinity)
@@ -32,9 +32,9 @@ def above_zero(element):
 class Drain(wiring.Component):
     """Write results to their rows of C, with the epilogue of the product.
 
-    Results beyond the edge of C are dropped. The epilogue is for final results: ``relu`` turns negative numbers and
-    -0.0 into +0.0, and ``gated`` each element where the element of the gate is not above zero. A NaN of the array is
-    canonical, and is kept. Rows of the gate are read as soon as a tile is announced, and only their flags are kept.
+    Results beyond the edge of C are dropped. The epilogue applies to final results: ``relu`` turns negative numbers
+    and -0.0 into +0.0, and ``gated`` each element where the gate's element is not above zero. A NaN from the array is
+    canonical and is kept. Rows of the gate are read as soon as a tile is announced; only their flags are kept.
 
     A row of results is taken per cycle, if ``write`` is free and the gate has arrived. It is offered one cycle later.
     ``write`` is a register; ``i.ready`` depends combinationally on ``write.ready``. Responses never wait.
@@ -51,7 +51,7 @@ class Drain(wiring.Component):
     Members
     -------
     job : In(gemm_job_layout(memory_rows, owner_bits))
-        Held while tiles come.
+        Held while tiles arrive.
     tiles : In(stream of tile_layout())
     i : In(stream of result_layout(rows, lanes))
     request : Out(stream of request_layout(memory_rows, owner_bits))
@@ -59,7 +59,7 @@ class Drain(wiring.Component):
         Always ready.
     write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
     drained : Out(1)
-        The last row of a tile is accepted, or was beyond the edge.
+        The last row of a tile has been accepted, or is beyond the edge.
     complete : Out(1)
         High with ``drained`` if the row is also the last one of C.
     """
@@ -107,7 +107,7 @@ class Drain(wiring.Component):
         return m
 
     def _elaborate_plan(self, m, walk, gate_sequence):
-        """Plan the row sequences of a tile in C, and in the gate if final: multiply, add, offer."""
+        """Plan the row sequences of a tile in C and, if final, in the gate: multiply, add, offer."""
         job, tile = self.job, self.tiles.payload
         lane_bits = self._lanes.bit_length() - 1
         left = {name: Signal(SIZE_BITS, name=f"left_{name}", reset_less=True) for name in ("m", "n")}
@@ -132,7 +132,7 @@ class Drain(wiring.Component):
                     planned.lines.eq(left["m"]), planned.edge.eq((left["n"] - 1) >> lane_bits),
                     *(planned.mask[lane].eq((left["n"] - 1)[:lane_bits] >= lane) for lane in range(self._lanes))]
                 if target is walk:
-                    # In all orders, the last tile has the last row and column of C, and no terms left.
+                    # In all orders, the last tile contains the last row and column of C and leaves no terms.
                     ends_m = left["m"] <= self._rows << tile.tile
                     ends_n = left["n"] <= (groups << lane_bits)
                     m.d.sync += [planned.tag.partial.eq(tile.partial),
@@ -143,7 +143,7 @@ class Drain(wiring.Component):
                 with m.If(self.tiles.valid):
                     m.next = "Add"
             with m.State("Add"):
-                # Only registers: otherwise a path would lead from the write port to the queue of tiles.
+                # Only registers are used: otherwise a path would lead from the write port to the queue of tiles.
                 m.d.comb += starts.eq(~offered & ~gate_offered)
                 with m.If(starts):
                     m.d.comb += self.tiles.ready.eq(1)
@@ -151,7 +151,7 @@ class Drain(wiring.Component):
                     m.next = "Multiply"
 
     def _elaborate_write(self, m, walk, gate):
-        """Join results, rows and gates; write them after the epilogue."""
+        """Join results, rows and gates, and write the results after the epilogue."""
         job, step = self.job, walk.o.payload
         final, gated = Signal(), Signal()
         free, take = Signal(), Signal()

@@ -28,7 +28,7 @@ COLUMNS = 64
 
 
 def memory_words(config):
-    """Sizes in elements of the memories that operands can be in, in the order of
+    """Sizes, in elements, of the memories that can hold operands, in the order of
     :class:`~hdl.features.compute.layer_list.Place`."""
     return config.memories.gradient, config.memories.weight, config.compute.activations
 
@@ -41,13 +41,13 @@ def counts_layout():
 class ComputeEngine(wiring.Component):
     """Run LAYERS on the memories of a node, one command after the other.
 
-    The list is checked before anything is written. Then a unit for products and a unit for functions of rows execute
-    it, one at a time; a node with centroids has an additional unit for products with weights that are indices, and a
-    node with functions of sequences one for ROWS. docs/protocol.md describes the list.
+    The list is checked before anything is written. It is then executed by a unit for products and a unit for
+    functions of rows, one at a time. A node with centroids has an additional unit for products with weights that are
+    indices, and a node with functions of sequences has one for ROWS. docs/protocol.md describes the list.
 
-    A label, or a row number, that is too large is detected while its function runs: the instructions before it have
-    then been executed. In a node with buffer tags, an instruction that reads rows of a buffer overwritten by another
-    buffer has been executed itself; the list ends after it.
+    A label or row number that is too large is detected while its function runs; the instructions before it have been
+    executed by then. In a node with buffer tags, an instruction that reads rows of a buffer overwritten by another
+    buffer is itself executed; the list ends after it.
 
     Parameters
     ----------
@@ -59,11 +59,11 @@ class ComputeEngine(wiring.Component):
     command : In(stream of command_layout())
         LAYERS, checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
-        One for each command. The detail is the number of executed instructions, or the number of the wrong one; with
-        centroids the former has, from bit 8 on, the cycles of multiplication in all lanes of their unit, and with
-        READ_DEAD the latter has the row there.
+        One event for each command. Its detail is the number of executed instructions, or the number of the
+        invalid instruction; with centroids the former contains, from bit 8 up, the cycles of multiplication in
+        all lanes of their unit, and with READ_DEAD the latter contains the row there.
     link_reset : In(1)
-        End a command, possibly half-way.
+        Abort a command, possibly half-way through.
     weight_version : In(32)
         Version in the event.
     count : Out(counts_layout())
@@ -73,9 +73,9 @@ class ComputeEngine(wiring.Component):
     window : In(window_layout(activation_words))
         In a node with buffer tags and tenants: the tenant's window in the activation memory.
     throttle : In(16)
-        In a node with throttles: number of cycles in 65,536 that the list and all units advance; the memories serve
-        them in every cycle. Floating-point units of a native simulation cannot pause: such a node must be
-        simulated as gateware.
+        In a node with throttles: number of cycles out of 65,536 when the list and all units advance; the
+        memories serve them in every cycle. The floating-point units of a native simulation cannot pause, so
+        such a node must be simulated as gateware.
     """
 
     def __init__(self, *, config):
@@ -195,8 +195,8 @@ class ComputeEngine(wiring.Component):
             clients.append((row_unit, lists.rows_runs))
         if compute.buffer_tags:
             self._elaborate_owners(m, owners, access, lists, runner, done)
-        # Only one client uses the memories: no response is pending when another begins, and the rest offer nothing,
-        # so ready can be shared by all.
+        # Only one client uses the memories at a time: no response is pending when the next one begins, and idle
+        # clients offer nothing, so all can share ``ready``.
         for client, works in clients:
             m.d.comb += [client.response.valid.eq(access.response.valid & works),
                          client.response.payload.eq(access.response.payload),
@@ -218,7 +218,7 @@ class ComputeEngine(wiring.Component):
         return m
 
     def _throttle(self, m, platform):
-        """Make the throttle, if the node has one; return whether units advance in this cycle."""
+        """Create the throttle, if the node has one; return whether units advance in this cycle."""
         if not self._config.has("throttles"):
             return Const(1)
         if hasattr(platform, "get_floating_unit"):
@@ -228,7 +228,7 @@ class ComputeEngine(wiring.Component):
         return throttle.enable
 
     def _held(self, m, runner, enable):
-        """The runner's start, extended until throttled lists have seen it."""
+        """Return the runner's start, extended until throttled lists have seen it."""
         if not self._config.has("throttles"):
             return runner.start
         waits = Signal()
@@ -236,8 +236,8 @@ class ComputeEngine(wiring.Component):
         return runner.start | waits
 
     def _elaborate_owners(self, m, owners, access, lists, runner, done):
-        """Tag the rows that are written and compare tags of the rows that are read; an instruction that has read dead
-        rows is reported as wrong in its last cycle, so that the list ends with it."""
+        """Tag the rows that are written, and compare the tags of the rows that are read. An instruction that
+        has read dead rows is reported as invalid in its last cycle, so that the list ends with it."""
         wiring.connect(m, owners=owners.written, memory=wiring.flipped(self.activation_written))
         read, write = access.read_2, access.write_2
         m.d.comb += [

@@ -54,18 +54,18 @@ class Compute(Section):
         Multiplication format of product operands: a name of :data:`OPERAND_NAMES`. Sums are always in
         binary32.
     codebook : int
-        Centroids of a table, 4, 8 or 16, for products with weights that are centroid indices:
-        docs/compute/centroids.md. 0 in an engine without.
+        Number of centroids of a table, 4, 8 or 16, for products with weights that are centroid indices:
+        docs/compute/centroids.md. 0 for an engine without these products.
     scale_mask : bool
         Whether products can be scaled and masked.
     sequences : bool
         Whether there are functions of sequences: ROWS, SOFTMAX and labels of padding.
     buffer_tags : bool
-        Whether rows of the activation memory carry the number of the buffer that wrote them, so that reading another
-        buffer's ends with READ_DEAD: docs/compute/engine.md.
+        Whether rows of the activation memory carry the number of the buffer that wrote them, so that reading a row of
+        another buffer ends with READ_DEAD: docs/compute/engine.md.
     far : int
         Capacity in elements of the far memory at the node's port: docs/far.md. A multiple of 32, or 0 in
-        a node without.
+        a node without one.
     """
 
     rows: int = option(4, OneOf(1, 2, 4))
@@ -90,7 +90,7 @@ class Compute(Section):
 
 
 class ComputeFeature(Feature):
-    """Operation LAYERS and an activation memory of a node."""
+    """Feature that adds the operation LAYERS and an activation memory to a node."""
 
     couplings = (
         Coupling(sections=("compute", "optimizer"),

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts because their latencies are needed even if nothing is elaborated.
+# The constructor creates the parts because their latencies are needed even if nothing is elaborated.
 """Matrix products of operands in memory: C = epilogue(start + A · B)."""
 
 from amaranth.hdl import Cat, Module, Signal
@@ -19,21 +19,21 @@ from hdl.streams.stream import Queue, connect_stream
 
 __all__ = ["Gemm"]
 
-#: Tiles that are announced and not yet drained.
+#: Tiles that are announced but not yet drained.
 _TILES = 17
-#: Rows that are requested and not yet received.
+#: Rows that are requested but not yet received.
 _REQUESTS = 33
 
 
 class Gemm(wiring.Component):
     """Multiply matrices in memory, and write the product to memory.
 
-    A job is accepted when none is running, and ends with a cycle of ``done``, when all of C is in the memory, or of
-    ``bad``, :attr:`checked` cycles after it was accepted, if its panels do not fit; then nothing is written. A panel
-    does not fit if it needs more than ``blocks`` blocks, or if it is one of several and has fewer terms, or rows,
-    than a memory row has elements, where lines of an operand run along these. Bases and strides are not checked.
+    A job is accepted when none is running, and ends with a cycle of ``done`` when all of C is in the memory. If its
+    panels do not fit, nothing is written, and it ends with a cycle of ``bad``, :attr:`checked` cycles after it was
+    accepted. Panels do not fit if one needs more than ``blocks`` blocks, or if there are several with fewer terms, or
+    rows, than a memory row has elements, and lines of an operand run along these. Bases and strides are not checked.
 
-    At most one row is requested per cycle: initial values first, then the gate, then operands. Responses come in
+    At most one row is requested per cycle, in this priority: initial values, the gate, operands. Responses come in
     the order of the requests, at any time after them, and never wait.
 
     Parameters
@@ -51,7 +51,7 @@ class Gemm(wiring.Component):
     scale_mask : bool
         Whether results can be scaled and masked; otherwise, the job's ``scale_mask`` has no effect.
     operands : str
-        Format that operands are multiplied in: a name of :data:`~hdl.features.compute.operands.OPERANDS`.
+        Multiplication format of the operands: a name of :data:`~hdl.features.compute.operands.OPERANDS`.
     owner_bits : int
         Bits of the buffer number in a place; 0 without buffer tags.
 
@@ -66,7 +66,7 @@ class Gemm(wiring.Component):
     done : Out(1)
         C is in the memory.
     bad : Out(1)
-        The job is refused.
+        The job is rejected.
     """
 
     #: Cycles from the acceptance of a job to ``bad``.
@@ -139,7 +139,7 @@ class Gemm(wiring.Component):
                     m.next = "Idle"
 
     def _elaborate_tiles(self, m):
-        """Announce tiles to the stages of their results when the initial values are requested."""
+        """Announce a tile to the stages that handle its results when its initial values are requested."""
         tiles = self._product.tiles
         m.submodules.tiles = queue = Queue(shape=tile_layout(), depth=_TILES)
         sinks = [self._initial.tiles, queue.i, *([] if self._scale_mask is None else [self._scale_mask.tiles])]
@@ -150,7 +150,7 @@ class Gemm(wiring.Component):
         connect_stream(m, queue.o, self._drain.tiles)
 
     def _elaborate_requests(self, m, parts):
-        """Arbitrate the requests of parts by priority, and route the responses."""
+        """Arbitrate the requests of the parts by priority, and route the responses."""
         m.submodules.owners = owners = Queue(shape=2, depth=_REQUESTS)
         request = Signal(self.request.payload.shape(), reset_less=True)
         free = Signal()

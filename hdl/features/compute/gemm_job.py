@@ -19,10 +19,10 @@ def gemm_job_layout(rows, owner_bits=0):
     """Payload of a resolved product C = A · B: sizes in elements, addresses in memory rows.
 
     Sizes, factors and ``order`` are as in :func:`~hdl.features.compute.loop_nest.job_layout`. With ``transpose_a``
-    the memory holds k lines of m elements, with ``transpose_b`` n lines of k elements. With ``initial`` sums begin
+    the memory holds k lines of m elements, with ``transpose_b`` n lines of k elements. With ``initial``, sums begin
     with the elements of ``start``; a stride of 0 uses one line for all rows. ``relu`` turns elements of zero or less
-    into +0.0, and ``gated`` each element where the element of ``gate`` is not above zero; ``scale_mask`` comes
-    before both of them. Place ONES, for A or B, has no memory.
+    into +0.0, and ``gated`` each element for which the element of ``gate`` is not above zero; ``scale_mask`` is
+    applied before both. Place ONES, for A or B, needs no memory.
 
     Parameters
     ----------

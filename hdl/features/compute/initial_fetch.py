@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts because their layouts are needed even if nothing is elaborated.
+# The constructor creates the parts because their layouts are needed even if nothing is elaborated.
 """Fetch of initial values: elements of a matrix, or partial results, that the sums of a tile begin with."""
 
 from amaranth.hdl import C, Module, Mux, Signal
@@ -21,14 +21,14 @@ __all__ = ["InitialFetch"]
 class InitialFetch(wiring.Component):
     """Read the initial values of the tiles that request them, in the order of use by the array.
 
-    Rows come by row of units and then by slot; rows of a matrix with a stride of 0, common to all rows, come once
-    for each slot. Beyond the edge of the matrix nothing is read, and the values are zero.
+    Rows are ordered by row of units and then by slot; a row that is common to all rows, with a stride of 0, comes
+    once for each slot. Beyond the edge of the matrix nothing is read, and the values are zero.
 
-    A repeated tile begins with its own results in C. It is read when fewer tiles are unfinished than the previous
-    panel had: then the tile with its results is finished. A tile is finished when all its results are in the
-    memory.
+    A repeated tile begins with its own earlier results in C. It is read when fewer tiles are unfinished than the
+    previous panel had, since its earlier results are then complete. A tile is finished when all its results are in
+    the memory.
 
-    Tiles are taken before the array needs their values, as far as there is room for the values, and passed to the
+    Tiles are taken before the array needs their values, while there is room for these, and passed to the
     drain at the same time. The first row of a tile is requested :attr:`planned` cycles after the tile is announced.
     Responses never wait.
 
@@ -39,14 +39,14 @@ class InitialFetch(wiring.Component):
     memory_rows : int
         Rows of the largest memory.
     ahead : int
-        Maximum tiles that are taken and not finished.
+        Maximum number of tiles that are accepted and not finished.
     owner_bits : int
         Bits of the buffer number in a place; 0 without buffer tags.
 
     Members
     -------
     job : In(gemm_job_layout(memory_rows, owner_bits))
-        Held while tiles come.
+        Held while tiles arrive.
     tiles : In(stream of tile_layout())
     drained : In(1)
         The last result of a tile is written.
@@ -99,7 +99,7 @@ class InitialFetch(wiring.Component):
         tile = self.tiles.payload
         unfinished, drained = Signal(range(self._ahead + 1)), Signal(range(self._ahead + 1))
         finished, taken = Signal(), Signal()
-        # Tiles of a panel; the count saturates at the maximum of unfinished tiles.
+        # Number of tiles of a panel; it saturates at the maximum number of unfinished tiles.
         count, before = Signal(range(self._ahead + 1)), Signal(range(self._ahead + 1))
         most = Mux(tile.opens, count, before)
         m.d.comb += [finished.eq(self.settled & (drained != 0)), taken.eq(self.tiles.valid & self.tiles.ready)]

@@ -1,4 +1,4 @@
-"""Check of the instructions of a list against the memories of a node, and their translation to jobs of units."""
+"""Check of the instructions of a list against a node's memories, and their translation into jobs."""
 
 from amaranth.hdl import Array, C, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -40,17 +40,17 @@ _FIELD = 16
 
 
 def _codebook_layers():
-    """Module of the instructions of codebook layers, for an engine with them."""
+    """Module with the instructions of codebook layers, for an engine that has them."""
     from hdl.features.codebook_layers import centroid_instruction
 
     return centroid_instruction
 
 
 def checked_layout(rows, lanes, centroids=0, sequences=False, owner_bits=0):
-    """Payload of a checked instruction: its kind, whether it is wrong, the number at fault, and its job.
+    """Payload of a checked instruction: its kind, whether it is invalid, the number at fault, its job.
 
-    Only the job of its kind is valid, unless it is wrong. The job of centroids exists if there are any, and the job
-    of ROWS with ``sequences``.
+    Only the job of the instruction's kind is valid, and only if the instruction is. The job for centroids exists only
+    if there are any, and the job for ROWS only with ``sequences``.
     """
     return data.StructLayout({
         "kind": 4, "wrong": 1, "number": range(MAX_INSTRUCTIONS),
@@ -68,34 +68,34 @@ def _chosen_layout(column_bits, *, sequences):
 
 
 class InstructionChecker(wiring.Component):
-    """Check whether each instruction of a list can be run, and make its job.
+    """Check whether each instruction of a list can be run, and create its job.
 
-    The instruction is wrong
+    An instruction is invalid
 
-    - if its kind, function, place, ``order`` or ``initial`` is unknown, a reserved bit is set, an END has any bit
-      set after the kind, if its ``format`` is not the format of the ``operands``, if it is ``scaled`` or ``masked``
-      without ``scale_mask``, or a CENTROID without ``centroids``, or one with ``gradient`` and ``initial``, ``relu``
-      or ``gated``, or ROWS or a SOFTMAX without ``sequences``, or ROWS ``started`` with a function that has no start,
-      or not ``started`` where it must be;
-    - if a size is 0, also as the length that it stands for, or exceeds 4,095, if panels of these factors do not fit,
-      or if a function has more than ``columns`` columns;
-    - if a base, with the base of the command where it is relative, or a stride is not a multiple of ``lanes``, except
-      for labels, loss and row numbers;
-    - if a stride is less than a row of the matrix, except strides of labels and numbers, and 0 for ``start``;
-      tables of centroids and vectors have none;
+    - if its kind, function, place, ``order`` or ``initial`` is unknown, a reserved bit is set, an END has any bit set
+      after the kind, or its ``format`` is not the one of the ``operands``; if it is ``scaled`` or ``masked`` without
+      ``scale_mask``, a CENTROID without ``centroids``, a CENTROID with ``gradient`` and also ``initial``, ``relu`` or
+      ``gated``, or ROWS or a SOFTMAX without ``sequences``; or if ROWS is ``started`` with a function that has no
+      start, or not ``started`` where it must be;
+    - if a size, or the length that replaces it, is 0 or exceeds 4,095, if panels of these factors do not fit, or if a
+      function has more than ``columns`` columns;
+    - if a stride, or a base with the command's base added where it is relative, is not a multiple of ``lanes``,
+      except for labels, loss and row numbers;
+    - if a stride is less than a row of the matrix, except for the strides of labels and numbers, and for 0 as the
+      stride of ``start``; tables of centroids and vectors have no stride;
     - if an operand ends beyond its memory, is a target in the weights, or is ``ONES`` and neither A nor B;
     - if a target overlaps another operand of the instruction, except that ``start`` may be C itself, and ``x`` or
-      ``start`` of ROWS the target or ``third``, unless it is a table;
+      ``start`` of ROWS may be the target or ``third``, unless it is a table;
     - if a target in the activation memory overlaps the list. This is detected at the END, and the number at fault is
-      then the number of the instruction with the lowest target, the earlier one of two.
+      then the number of the instruction with the lowest target, or of the earlier one of two.
 
-    Operands that an instruction does not use are ignored. A matrix takes all elements from the first of its first row
-    to the last of its last one. Without ``check`` nothing is compared, and only the job is made.
+    Operands that an instruction does not use are ignored. A matrix covers all elements from the first of its first
+    row to the last of its last row. Without ``check`` nothing is compared, and only the job is created.
 
-    An operand takes three cycles and one for each bit of its number of rows less one, at least one; it takes one if
-    it is not compared. The first one starts one cycle after the instruction came, and the verdict is offered one
-    cycle after the last one. An END takes two cycles in all. ``i`` and ``o`` are taken together: ``i.ready`` depends
-    combinationally on ``o.ready``.
+    An operand takes three cycles plus one for each bit of its number of rows less one (at least one), or a single
+    cycle if it is not compared. The first one starts one cycle after the instruction arrives, and the verdict is
+    offered one cycle after the last operand. An END takes two cycles in all. ``i`` and ``o`` are taken together:
+    ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -110,9 +110,9 @@ class InstructionChecker(wiring.Component):
     scale_mask : bool
         Whether products can be scaled and masked.
     operands : str
-        Format that operands are multiplied in: a name of :data:`~hdl.features.compute.operands.OPERANDS`.
+        Multiplication format of the operands: a name of :data:`~hdl.features.compute.operands.OPERANDS`.
     centroids : int
-        Size of a table; 0 without products of weights that are indices.
+        Number of centroids of a table; 0 without products with weights that are indices.
     sequences : bool
         Whether there are functions of sequences.
     owner_bits : int
@@ -122,7 +122,7 @@ class InstructionChecker(wiring.Component):
     -------
     i : In(stream of listed_layout())
     check : In(1)
-        Held while there is an instruction, as are the next three inputs.
+        Held while an instruction is offered, as are the next three inputs.
     list_base : In(range(elements of the activation memory + 1))
         Address of the list.
     state_base, length : In(32)
@@ -202,7 +202,7 @@ class InstructionChecker(wiring.Component):
         reach = Signal(34)
         ranges = [Signal(data.StructLayout({"place": 2, "start": address_bits, "end": address_bits}), name=name)
                   for name in ("target", "loss", "third", "deviation")[:ROW_TARGETS if self._sequences else 2]]
-        written = Signal(len(ranges))  # ranges with a target, with functions of sequences
+        written = Signal(len(ranges))  # which ranges are targets, with functions of sequences
         bases = [Signal(address_bits, name=f"base_{location}") for location in range(len(most))]
         lowest, lowest_number = Signal(address_bits + 1), Signal.like(number)
         at_fault = Signal.like(number)
@@ -265,7 +265,7 @@ class InstructionChecker(wiring.Component):
 
             with m.State("Compare"):
                 same = chosen.same & (address == ranges[0].start) & (location == ranges[0].place)
-                # The first operand is the first target, and the second of a function of rows its other target.
+                # Operand 0 is the first target; operand 1 of a function of rows is its second target.
                 clashes = ((step != 0) & overlaps[0] & ~same) | (other & step[1:].any() & overlaps[1])
                 if self._sequences:
                     third = chosen.same_third & (address == ranges[2].start) & (location == ranges[2].place)
@@ -339,7 +339,7 @@ class InstructionChecker(wiring.Component):
         wrong_vector = (
             reserved.any() | (vector.function > functions.value) | large["rows"] | large["columns"]
             | (sizes["columns"] > self._columns) | (sizes["rows"] == 0) | (sizes["columns"] == 0))
-        # An unknown kind is wrong in any case.
+        # An unknown kind is always an error.
         rest = gemm.as_value().any()
         if self._centroids:
             malformed = _codebook_layers().centroid_malformed(centroid, sizes, large)
@@ -379,7 +379,7 @@ class InstructionChecker(wiring.Component):
                     m.d.comb += [chosen[name].eq(value) for name, value in operand.items()]
 
     def _jobs(self, m, gemm, vector, sizes, bases):
-        """Make the jobs of matrix products and of functions of rows."""
+        """Create the jobs for matrix products and functions of rows."""
         lane_bits = exact_log2(self._lanes)
         job = self.o.payload.gemm
         m.d.comb += [

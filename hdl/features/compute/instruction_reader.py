@@ -11,16 +11,16 @@ __all__ = ["InstructionReader", "listed_layout"]
 
 
 def listed_layout():
-    """Payload of an instruction of a list: its words and its number."""
+    """Payload of a listed instruction: its words and its number."""
     return data.StructLayout({"instruction": instruction_layout(), "number": range(MAX_INSTRUCTIONS)})
 
 
 class InstructionReader(wiring.Component):
     """Read the instructions of a list one after the other, up to its END.
 
-    The next instruction is read when the previous one is taken, so no response is pending while one is offered. A
-    list without an END within :data:`~hdl.features.compute.layer_list.MAX_INSTRUCTIONS`, or without one before the
-    end of the memory, is wrong: ``bad`` rises in the cycle that would read the missing instruction.
+    The next instruction is read when the previous one is accepted, so no response is pending while an instruction is
+    offered. A list with no END within :data:`~hdl.features.compute.layer_list.MAX_INSTRUCTIONS`, or with none before
+    the end of the memory, is invalid: ``bad`` rises in the cycle that would read the missing instruction.
 
     The first request of an instruction is offered two cycles after ``start``, or after the previous instruction was
     taken, and the instruction itself in the cycle after its last response. Outputs are functions of registers.
@@ -37,7 +37,7 @@ class InstructionReader(wiring.Component):
     Members
     -------
     start : In(1)
-        Begin a list. It is ignored between the first instruction of a list and its END.
+        Begin a list. Ignored between the first instruction of a list and its END.
     row : In(range(rows + 1))
         First row of the list, held from ``start`` on.
     request : Out(stream of request_layout(memory_rows))

@@ -1,4 +1,4 @@
-"""List of instructions of LAYERS: memory layouts of the instructions, sixteen words each."""
+"""Instruction list of LAYERS: memory layouts of its instructions, sixteen words each."""
 
 import enum
 
@@ -23,8 +23,8 @@ CENTROID_BITS = 4
 
 
 MULTIPLIED_BIT = 8
-"""Lowest bit, in the detail of the event of LAYERS, of the cycle count: cycles with multiplications in all lanes of
-the unit of CENTROID; the count of instructions is below it."""
+"""Lowest bit of the cycle count in the detail of a LAYERS event: cycles with multiplications in all lanes of the unit
+of CENTROID; the count of instructions is below it."""
 
 
 BASE_BITS = 20
@@ -36,7 +36,7 @@ OWNER_BITS = 8
 
 
 ROW_BIT = 8
-"""Lowest bit, in the detail of READ_DEAD, of the row; the number of the instruction is below it."""
+"""Lowest bit of the row in the detail of READ_DEAD; the number of the instruction is below it."""
 
 
 class Kind(enum.IntEnum):
@@ -124,9 +124,9 @@ def gemm_layout():
     turns each element into +0.0 where the element of the gate, a matrix of the shape of C, is not above zero. The
     factors and ``order`` are described in :func:`hdl.features.compute.loop_nest.job_layout`.
 
-    Before that, ``scaled`` multiplies each element by ``scale``, and then ``masked`` replaces each element that
-    a mask does not keep by the ``alternative``: the kinds, from ``triangle`` to ``band``, and the bounds are
-    described in :mod:`hdl.masking.mask`, and indices refer to C.
+    Before both, ``scaled`` multiplies each element by ``scale``, and ``masked`` then replaces each element that a
+    mask does not keep with the ``alternative``. The kinds of mask, from ``triangle`` to ``band``, and its bounds are
+    described in :mod:`hdl.masking.mask`; indices refer to C.
     """
     return data.StructLayout({
         "kind": 4, "transpose_a": 1, "transpose_b": 1, "initial": 2, "relu": 1, "gated": 1, "scaled": 1, "masked": 1,
@@ -177,13 +177,13 @@ def centroid_layout():
 
     X has ``rows`` rows and ``columns`` columns; a size of 0 is the length of the command. The weights are
     ``outputs`` rows of ``columns`` columns, packed in lines by
-    :func:`sim.golden.features.codebook_layers.centroid_product.pack_indices`. A line is for one memory row of
+    :func:`sim.golden.features.codebook_layers.centroid_product.pack_indices`. Each line covers one memory row of
     outputs. Strides are elements from row to row, or from line to line.
 
     Without ``gradient`` the target is the product, of ``rows`` rows and ``outputs`` columns, with the centroids at
-    ``table``. If ``initial`` is set, sums begin with the elements of ``start``, with a stride of 0 for one row common
-    to all rows; ``relu`` and ``gated`` act as in a matrix product. With ``gradient`` the target is the gradients of
-    the centroids, one after the other, from the gradients of the product at ``start``.
+    ``table``. If ``initial`` is set, sums begin with the elements of ``start``; a stride of 0 makes one row common to
+    all rows. ``relu`` and ``gated`` act as in a matrix product. With ``gradient`` the target receives the gradients
+    of the centroids, one after the other, computed from the gradients of the product at ``start``.
     """
     return data.StructLayout({
         "kind": 4, "gradient": 1, "initial": 1, "relu": 1, "gated": 1, "reserved_0": 24,
@@ -205,13 +205,12 @@ def centroid_layout():
 def row_layout():
     """Layout of a function of the rows of a sequence, in sixteen words.
 
-    ``function`` is one of :class:`RowFunction`, numbered as in
-    :mod:`sim.golden.features.compute.row_functions`. A size of 0 is the length of the command. Matrices have ``rows``
-    rows and ``columns`` columns, with strides in elements from row to row. ``scale`` and ``shift`` are one row each,
-    and ``deviation`` has an element for each row, one after the other. ``start`` is used if ``started`` is set; with
-    a stride of 0 it is one row for all rows.
+    ``function`` is one of :class:`RowFunction`, numbered as in :mod:`sim.golden.features.compute.row_functions`. A
+    size of 0 is the length of the command. Matrices have ``rows`` rows and ``columns`` columns, with strides in
+    elements from row to row. ``scale`` and ``shift`` are one row each, and ``deviation`` has one element per row, one
+    after the other. ``start`` is used if ``started`` is set; a stride of 0 makes one row common to all rows.
 
-    In GATHER, ``x`` is a table of ``count`` rows, and in SCATTER ``target`` is one; ``y`` has the number of a table
+    In GATHER, ``x`` is a table of ``count`` rows, and in SCATTER ``target`` is one; ``y`` holds the number of a table
     row for each row, ``stride_y`` elements apart and at any address.
     """
     return data.StructLayout({

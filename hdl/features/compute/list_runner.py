@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts because their ports are needed even if nothing is elaborated.
+# The constructor creates the parts because their ports are needed even if nothing is elaborated.
 """Runner of a list of LAYERS: a first pass checks it, and a second pass executes it."""
 
 from amaranth.hdl import Module
@@ -23,8 +23,8 @@ class ListRunner(wiring.Component):
     """Check all instructions of a list, and then make units execute them, one after the other.
 
     Each pass reads the list from memory. A job is offered when all writes of the previous job are in the memories,
-    and the next instruction is read when the unit is done. So a list with an error writes nothing; a list that is
-    changed while it runs fails where it no longer gives a valid instruction.
+    and the next instruction is read when the unit is done. A list with an error therefore writes nothing; a list that
+    is changed while it runs fails at the first instruction that is no longer valid.
 
     The offers of jobs and ``done`` depend combinationally on ``settled``, and ``passed`` on ``unit_done``; all other
     outputs are functions of registers.
@@ -42,9 +42,9 @@ class ListRunner(wiring.Component):
     scale_mask : bool
         Whether products can be scaled and masked.
     operands : str
-        Format that operands are multiplied in: a name of :data:`~hdl.features.compute.operands.OPERANDS`.
+        Multiplication format of the operands: a name of :data:`~hdl.features.compute.operands.OPERANDS`.
     centroids : int
-        Size of a table; with 0 there are no ports for products with centroids.
+        Number of centroids of a table; with 0 there are no ports for products with centroids.
     sequences : bool
         Whether there are functions of sequences; without them, there are no ports for ROWS.
     owner_bits : int
@@ -53,7 +53,7 @@ class ListRunner(wiring.Component):
     Members
     -------
     start : In(1)
-        Begin a list. Only the first one after reset counts.
+        Begin a list. After a reset, only the first start has an effect.
     list_base : In(range(elements of the activation memory + 1))
         Held from ``start`` on, as are the next two inputs.
     state_base, length : In(32)
@@ -67,17 +67,17 @@ class ListRunner(wiring.Component):
     centroid : Out(stream of centroid_job_layout(most rows))
     rows : Out(stream of row_job_layout(most rows, lanes))
     unit_done, unit_bad : In(1)
-        The active unit has ended its job, or has found it to be wrong; the latter has precedence.
+        The active unit has ended its job, or has found it to be invalid; the latter takes precedence.
     gemm_runs, vector_runs, centroid_runs, rows_runs : Out(1)
-        The unit has taken a job, and not ended it.
+        The unit has accepted a job and not ended it.
     passed : Out(1)
         High for a cycle when an instruction has been executed.
     done : Out(1)
         High for a cycle when all instructions have been executed.
     bad : Out(1)
-        An instruction is wrong; held until the next reset.
+        An instruction is invalid; held until the next reset.
     number : Out(range(MAX_INSTRUCTIONS + 1))
-        Number of the wrong instruction.
+        Number of the invalid instruction.
     """
 
     def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False, operands=FP32, centroids=0,

@@ -31,12 +31,12 @@ class Order(enum.Enum, shape=2):
 
 
 def job_layout():
-    """Payload of a product of ``m`` by ``k`` and ``k`` by ``n``: sizes, factors of the loops, and their order.
+    """Payload of a product of ``m`` by ``k`` and ``k`` by ``n`` matrices: sizes, loop factors and order.
 
-    A panel has 2 to ``row_tiles`` by 2 to ``column_tiles`` register tiles of the form ``tile``, with 2 to ``rounds``
-    terms of each sum. ``resume`` begins the sums with the elements of C; if these are ``common`` to all rows, one
-    round initializes all rows of units. ``align_m`` and ``align_k`` are set if memory rows of an operand run along
-    m and along k, so that panels must begin at multiples of the lanes there.
+    A panel has 2 ** ``row_tiles`` by 2 ** ``column_tiles`` register tiles of the form ``tile``, with 2 ** ``rounds``
+    terms of each sum. ``resume`` makes sums begin with the elements of C; if these are ``common`` to all rows, one
+    round initializes all rows of units. ``align_m`` and ``align_k`` are set if memory rows of an operand run along m
+    and along k, so that panels must begin there at multiples of the number of lanes.
     """
     return data.StructLayout({
         "m": SIZE_BITS, "n": SIZE_BITS, "k": SIZE_BITS, "tile": range(TILES), "row_tiles": range(_MAX_TILES + 1),
@@ -52,7 +52,7 @@ def panel_layout():
 def tile_layout():
     """Payload of a tile: its first row and column, and its form.
 
-    ``initial`` requests its elements of C; a ``partial`` result is an initial value later, when the tile comes
+    ``initial`` requests its elements of C; a ``partial`` result becomes an initial value later, when the tile comes
     ``again``. ``opens`` marks the first tile of a panel.
     """
     return data.StructLayout({
@@ -73,23 +73,23 @@ def beat_layout(rows, lanes, blocks):
 
 
 def _step_layout():
-    """Payload of a step: a pair of panels and the properties of their tiles."""
+    """Payload of a step: a pair of panels, and the properties of their tiles."""
     return data.StructLayout({
         "m": SIZE_BITS, "n": SIZE_BITS, "left": SIZE_BITS, "initial": 1, "common": 1, "first": 1, "last": 1,
         "partial": 1, "again": 1, "release_a": 1, "release_b": 1, "final": 1})
 
 
 def extents(job, *, rows, lanes):
-    """Logarithms of rows, columns and terms of a panel of a job."""
+    """Base-2 logarithms of the rows, columns and terms of a job's panel."""
     row_bits, lane_bits = rows.bit_length() - 1, lanes.bit_length() - 1
     return {"m": job.tile + job.row_tiles + row_bits,
             "n": ~job.tile + job.column_tiles + lane_bits, "k": job.rounds}  # ~tile: 3 - tile
 
 
 def fits(job, strides, *, lanes, blocks, terms=1):
-    """Whether panels of these extents have enough blocks and are aligned, and sizes and order are legal.
+    """Whether panels of these extents fit in the blocks and are aligned, and sizes and order are valid.
 
-    If sums leave the array between panels, each panel must have whole groups of ``terms``, which are added as one.
+    If sums leave the array between panels, each panel must consist of whole groups of ``terms`` terms, added as one.
     """
     lane_bits, block_bits = lanes.bit_length() - 1, blocks.bit_length() - 1
     groups = {name: Mux(stride > lane_bits, stride - lane_bits, 0)[:5] for name, stride in strides.items()}
@@ -111,20 +111,20 @@ class LoopNest(wiring.Component):
 
     Level 0 is the register tile, with one beat per slot and term. Level 1 is the panel: its tiles follow each other
     row by row, each with all terms of the panel. Level 2 steps through panels in one of three orders. A panel of A or
-    B is loaded when its rows, columns or terms differ from the previous step, and released when they differ from the
-    next one. Tiles begin within m by n, and have no term beyond k.
+    B is loaded when its rows, columns or terms differ in the previous step, and released when they differ in the next
+    step. Tiles begin within m by n, and contain no term beyond k.
 
     If a panel has one tile, and k is the innermost loop, sums stay in the array from panel to panel. Otherwise each
-    panel gives results, which are the initial values of the next panel with the same rows and columns: ``rows``
-    additional rounds for each tile. In all cases terms are added in ascending order of k. Initial values that are
-    common to all rows take one round.
+    panel gives results, which become the initial values of the next panel with the same rows and columns, and each
+    tile takes ``rows`` additional rounds. In all cases terms are added in ascending order of k. Initial values that
+    are common to all rows take one round.
 
     The block of elements (i, k) of a panel, in units of ``lanes``, is i | reversed(k): as the factors are powers of
-    two, rows have its low bits and terms its high ones. A product with panels that do not fit or are not aligned,
-    or with a size of zero or an unknown order, is refused: ``bad`` is high for one cycle, :attr:`checked` cycles
+    two, rows use its low bits and terms its high bits. A product with panels that do not fit or are not aligned,
+    or with a size of zero or an unknown order, is rejected: ``bad`` is high for one cycle, :attr:`checked` cycles
     after it was accepted.
 
-    A beat is offered per cycle, from step to step, the first one :attr:`latency` cycles after the job is accepted.
+    One beat is offered per cycle, also across steps, the first one :attr:`latency` cycles after the job is accepted.
     Steps are planned two ahead: ``panels`` offers the next panels while beats read the current ones, and the panels
     after these as soon as the next ones have been taken. ``tiles`` then also offers the tiles of a step, one in three
     cycles; the next step is planned when all tiles of a step have been taken. ``o`` and ``tiles`` are
@@ -139,7 +139,7 @@ class LoopNest(wiring.Component):
     blocks : int
         Blocks of a panel, a power of two between 2 and 512.
     terms : int
-        Terms that are added as one, always in the same panel: a power of two.
+        Number of terms that are added as one, always in the same panel: a power of two.
 
     Members
     -------
@@ -192,9 +192,9 @@ class LoopNest(wiring.Component):
         return m
 
     def _elaborate_steps(self, m, job, step, beats, tiles, begun):
-        """Plan steps ahead of their beats; ``beats`` and ``tiles`` are pairs: a step is offered, and is taken.
+        """Plan steps ahead of their beats; ``beats`` and ``tiles`` are each a pair: step offered, step taken.
 
-        ``begun`` is high when no step waits for its beats any longer.
+        ``begun`` is high when no step is waiting for its beats.
         """
         (offered, take), (announced, announce) = beats, tiles
         names = ("m", "n", "k")
@@ -288,12 +288,12 @@ class LoopNest(wiring.Component):
                     with m.If(final):
                         m.next = "Finish"
             with m.State("Finish"):
-                # The beats of the last step begin with the fields of the job.
+                # The beats of the last step begin with the fields of the job, which must be held until then.
                 with m.If(begun):
                     m.next = "Idle"
 
     def _elaborate_tiles(self, m, job, step, announced, announce):
-        """Announce the tiles of a step, one in three cycles: add, compare, offer."""
+        """Announce the tiles of a step, one every three cycles: add, compare, offer."""
         names = ("m", "n")
         now = Signal(_step_layout(), name="tile_step", reset_less=True)
         opens = Signal(reset_less=True)
@@ -343,7 +343,7 @@ class LoopNest(wiring.Component):
         active = Signal()
         slot = Signal(range(SLOTS))
         opening = Signal()  # a round of initial values
-        number = Signal(SIZE_BITS, reset_less=True)  # the term, or the row that gets initial values
+        number = Signal(SIZE_BITS, reset_less=True)  # number of the term, or of the row that gets initial values
         left = Signal(SIZE_BITS, reset_less=True)
         now = Signal(_step_layout(), reset_less=True)
         form = Signal(range(TILES), reset_less=True)
@@ -357,7 +357,7 @@ class LoopNest(wiring.Component):
         extent = {"m": Signal(SIZE_BITS, name="tile_rows", reset_less=True),
                   "n": Signal(SIZE_BITS, name="tile_columns", reset_less=True)}
         for name in ("m", "n"):
-            # A tile has eight beats or more: these registers are settled when its last one comes.
+            # A tile has eight beats or more: these registers are settled before its last beat.
             m.d.sync += beyond[name].eq(at[name] + extent[name])
             m.d.sync += edge[name].eq((beyond[name] >= size[name]) | (tile_number[name] == most[name]))
 
@@ -394,7 +394,7 @@ class LoopNest(wiring.Component):
                 size["m"].eq(job.m), size["n"].eq(job.n), tile_number["m"].eq(0), tile_number["n"].eq(0),
                 extent["m"].eq(rows << job.tile), extent["n"].eq((SLOTS * lanes) >> job.tile)]
 
-        # Groups of rows of the array, and of columns: number of the tile, and position of the slot in it.
+        # Row and column groups of the array: number of the tile, and position of the slot in it.
         group = {name: Signal(_MAX_TILES + _SLOT_BITS, name=f"group_{name}") for name in ("m", "n")}
         with m.Switch(form):
             for value in range(TILES):

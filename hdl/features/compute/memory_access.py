@@ -19,14 +19,14 @@ WRITABLE = (Place.GRADIENTS, Place.ACTIVATIONS)
 
 
 class MemoryAccess(wiring.Component):
-    """Read and write rows of three memories through one stream each.
+    """Read and write rows of three memories through one stream in each direction.
 
-    A request waits until its memory grants it, and all later ones wait with it, so responses come in the order of
-    the requests. A response is offered :attr:`latency` cycles after the request, if its memory grants it at once;
-    throughput is a row per cycle. Responses wait in a queue, and no request is made without room there. A write is
-    on its way to the memory in the cycle after it is taken; one to a memory that is not written is lost.
+    A request waits until its memory grants it, and all later requests wait with it, so responses come in the order of
+    the requests. A response is offered :attr:`latency` cycles after the request, if its memory grants it immediately;
+    throughput is a row per cycle. Responses wait in a queue, and no request is made unless there is room in it. A
+    write is sent to the memory in the cycle after it is accepted; a write to the weights is discarded.
 
-    A request that is taken while ``settled`` is high sees all writes that were taken before. All ``ready`` are
+    A request accepted while ``settled`` is high sees all writes accepted earlier. All ``ready`` signals are
     functions of registers.
 
     Parameters
@@ -52,7 +52,7 @@ class MemoryAccess(wiring.Component):
     write_0, write_2 : Out(write_signature(rows, lanes))
         Ports at the memories of gradients and of activations.
     read_owner, write_owner : Out(owner_bits)
-        Buffer numbers of the read and of the write that a memory is asked for; only with ``owner_bits``.
+        Buffer numbers of the read and the write that are requested from a memory; only with ``owner_bits``.
     """
 
     #: Maximum number of responses that wait or are pending.
@@ -85,7 +85,7 @@ class MemoryAccess(wiring.Component):
         return m
 
     def _elaborate_reads(self, m):
-        """Connect requests and responses; return, for each port, that it waits."""
+        """Connect requests and responses; return, for each port, whether it waits."""
         m.submodules.asked = asked = SkidBuffer(shape=self.request.payload.shape())
         m.submodules.answers = answers = Queue(shape=self.response.payload.shape(), depth=self.depth, block=False)
         connect_stream(m, self.request, asked.i)
@@ -116,7 +116,7 @@ class MemoryAccess(wiring.Component):
         return [port.valid & ~port.ready for port in ports.values()]
 
     def _elaborate_writes(self, m):
-        """Connect the writes; return, for each port, that it waits."""
+        """Connect the writes; return, for each port, whether it waits."""
         m.submodules.written = written = SkidBuffer(shape=self.write.payload.shape())
         connect_stream(m, self.write, written.i)
         row_write = written.o.payload

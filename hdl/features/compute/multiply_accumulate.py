@@ -17,17 +17,17 @@ __all__ = ["PLACES", "SLOTS", "MultiplyAccumulate", "product_latency", "sum_late
 #: Sums in flight: the adder's stages and the register of its operands.
 SLOTS = FloatAdder.latency + 1
 
-#: Stored results: a complete and an incomplete one for each slot.
+#: Stored results: one complete and one incomplete result for each slot.
 PLACES = 2 * SLOTS
 
 
 def product_latency(dsps, operands=BINARY32):
-    """Cycles from elements to the cycle that takes ``bubble``, ``first`` and ``negative`` of their term."""
+    """Cycles from the elements to the ``bubble``, ``first`` and ``negative`` of their term."""
     return scalar_of(operands).product_latency(dsps)
 
 
 def sum_latency(dsps, operands=BINARY32):
-    """Cycles from elements to the cycle that takes ``store`` and ``place`` of their sum."""
+    """Cycles from the elements to the ``store`` and ``place`` of their sum."""
     return product_latency(dsps, operands) + SLOTS
 
 
@@ -36,14 +36,14 @@ class MultiplyAccumulate(wiring.Component):
 
     The adder's result returns as its operand :data:`SLOTS` cycles after the previous operand, so each cycle modulo
     :data:`SLOTS` has its own sum. Product and sum are each rounded to nearest even. A bubble adds -0.0, which changes
-    no sum, not even +0.0. A sum begins at +0.0, and then never is -0.0; or it begins at -0.0, and any initial value,
-    as a product with 1.0, is added to it exactly.
+    no sum, not even +0.0. A sum that begins at +0.0 never becomes -0.0. Any initial value, as a product with 1.0, is
+    added exactly to a sum that begins at -0.0.
 
-    A complete sum is stored in a memory of :data:`PLACES`; half of it can be fetched while the other half is written.
-    A place stored in a cycle can be fetched from the next cycle on.
+    A complete sum is stored in a memory with :data:`PLACES` entries; half of them can be fetched while the other half
+    is written. An entry stored in one cycle can be fetched from the next cycle on.
 
-    There are no handshakes: one product is taken per cycle. Controls come later than their factors, by
-    :attr:`product_latency` and :attr:`sum_latency`. ``o`` comes one cycle after ``fetch``. No register is reset.
+    There are no handshakes: one product is taken per cycle. Controls arrive later than their factors, by
+    :attr:`product_latency` and :attr:`sum_latency`. ``o`` is valid one cycle after ``fetch``. No register is reset.
 
     Parameters
     ----------
@@ -57,18 +57,18 @@ class MultiplyAccumulate(wiring.Component):
     a, b : In
         Factors, in the shapes of their format.
     bubble : In(1)
-        The product is not added; :attr:`product_latency` cycles after the factors, as the next two.
+        The product is not added. Valid :attr:`product_latency` cycles after the factors, as are the next two.
     first : In(1)
         The sum begins with this term.
     negative : In(1)
-        It begins at -0.0 in place of +0.0.
+        The sum begins at -0.0 instead of +0.0.
     store : In(1)
-        The sum is stored, this term included; :attr:`sum_latency` cycles after the factors.
+        The sum is stored, including this term. Valid :attr:`sum_latency` cycles after the factors.
     place : In(range(PLACES))
     fetch : In(range(PLACES))
-        Place of the result that ``o`` has next.
+        Entry of the next result on ``o``.
     move : In(1)
-        Load ``o``, which otherwise holds.
+        Load ``o``, which otherwise keeps its value.
     select : In(1)
         Load the result; otherwise load zero, so that the outputs of several units can be joined by OR.
     o : Out(32)
@@ -103,13 +103,13 @@ class MultiplyAccumulate(wiring.Component):
         m = Module()
         m.submodules.multiplier = multiplier = self._multiplier
         m.submodules.adder = adder = FloatAdder()
-        # No place is fetched before it was stored, unless its result is unused.
+        # No entry is fetched before it has been stored, unless its result is unused.
         m.submodules.results = results = Memory(
             shape=FP32.width, depth=PLACES, init=[], attrs={"no_rw_check": 1, "ram_style": "distributed"})
         write = results.write_port()
         read = results.read_port(domain="comb")
 
-        # Operands of the adder: registers that are set or reset instead of loaded, which takes no LUT.
+        # Operands of the adder: these registers are set or reset instead of being loaded, which needs no LUT.
         term = Signal(FP32.width, reset_less=True)
         total = Signal(FP32.width, reset_less=True)
         sign = FP32.width - 1

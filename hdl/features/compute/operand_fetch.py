@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts because their layouts are needed even if nothing is elaborated.
-"""Fetch of operands: from panels that the loop nest announces to memory rows for the panel buffers."""
+# The constructor creates the parts because their layouts are needed even if nothing is elaborated.
+"""Fetch of operands: panels that the loop nest announces are read into the panel buffers."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -23,9 +23,9 @@ __all__ = ["OperandFetch"]
 class OperandFetch(wiring.Component):
     """Read the announced panels of A and B, and fill the panel buffers with them.
 
-    For each announcement A comes first, then B. A panel is read line by line of its matrix, and each line from left
-    to right, as far as rows, columns and terms exist; a row of memory is a row of a block if lines run along k, and
-    otherwise a column. An operand of ONES has the rows of a matrix stored as its transposition says, without reads.
+    For each announcement A is read first, then B. A panel is read line by line, and each line from left to right, as
+    far as rows, columns and terms exist; a memory row is a row of a block if lines run along k, and otherwise a
+    column. An operand of ONES gives the rows of a matrix stored as its transposition specifies, without reads.
 
     The first row of a panel is requested :attr:`planned` cycles after the panel is announced, and then one per cycle;
     the next panel is planned meanwhile. A row is sent to its buffer in the cycle after its response. Responses never
@@ -47,7 +47,7 @@ class OperandFetch(wiring.Component):
     Members
     -------
     job : In(gemm_job_layout(memory_rows, owner_bits))
-        Held while panels come.
+        Held while panels arrive.
     panels : In(stream of panel_layout())
     request : Out(stream of request_layout(memory_rows, owner_bits))
     response : In(stream of response_layout(lanes))
@@ -90,7 +90,7 @@ class OperandFetch(wiring.Component):
         job, panel = self.job, self.panels.payload
         row_bits, lane_bits = self._rows.bit_length() - 1, self._lanes.bit_length() - 1
         slot_bits = SLOTS.bit_length() - 1
-        # Rows, columns and terms of a panel; they are settled long before a job's first panel comes.
+        # Rows, columns and terms of a panel; they are settled long before a job's first panel arrives.
         logs = {"m": job.tile + job.row_tiles + row_bits,
                 "n": slot_bits - job.tile + job.column_tiles + lane_bits, "k": job.rounds}
         sizes = {name: Signal(SIZE_BITS + 1, name=f"size_{name}", reset_less=True) for name in logs}

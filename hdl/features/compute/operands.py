@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # The latencies of units are read even if nothing is elaborated.
-"""Formats that operands of a matrix product are rounded to, and their multiplication in the array."""
+"""Operand formats of a matrix product: rounding, and multiplication in the array."""
 
 import dataclasses
 import functools
@@ -32,11 +32,11 @@ class Operands:
 
     @property
     def terms(self):
-        """Terms of a sum that are added as one."""
+        """Number of terms of a sum that are added as one."""
         return 1
 
     def make_array(self, name, *, rows, columns, dsps):
-        """Make the array of ``rows`` by ``columns`` units for format ``name``; ``dsps`` is the number per unit."""
+        """Create the array of ``rows`` by ``columns`` units for format ``name``; ``dsps`` counts per unit."""
         raise NotImplementedError
 
 
@@ -47,11 +47,11 @@ class ScalarOperands(Operands):
     Parameters
     ----------
     a, b : shape
-        Factors on their way through the array. A column's factor may be exact as well, for numbers that open a sum.
+        Shapes of the factors in the array. A column's factor may also be exact, for numbers that open a sum.
     rounder : callable, optional
-        Makes a unit from elements to factors, ``exact`` for columns; without it, elements are factors.
+        Creates a unit that converts elements to factors, ``exact`` for columns; by default, elements are factors.
     multiplier : callable
-        Makes a unit from factors to their product in binary32, for a number of DSP blocks.
+        Creates a unit that multiplies factors, with the product in binary32, for a number of DSP blocks.
     """
 
     a: Any
@@ -104,14 +104,14 @@ OPERANDS = _Operands()
 
 
 def operands_of(name):
-    """Format called ``name``; ValueError if there is none."""
+    """Return the format called ``name``; raise ValueError if there is none."""
     if name not in OPERAND_NAMES:
         raise ValueError(f"Operands must be one of {', '.join(OPERAND_NAMES)}, not {name!r}")
     return OPERANDS[name]
 
 
 def scalar_of(name):
-    """Scalar format called ``name``; ValueError if there is none."""
+    """Return the scalar format called ``name``; raise ValueError if there is none."""
     names = [candidate for candidate in OPERAND_NAMES if candidate == FP32 or not codes(candidate).blocks]
     if name not in names:
         raise ValueError(f"Operands must be one of {', '.join(names)}, not {name!r}")

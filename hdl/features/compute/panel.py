@@ -23,7 +23,7 @@ def fill_layout(lanes, blocks):
 def read_layout(lanes, blocks, width):
     """Payload of a request for ``width`` elements of column ``row`` of a block; ``last`` releases the panel.
 
-    ``part`` selects them, and exists only if a column has more than one part.
+    ``part`` selects these elements, and exists only if a column has more than one part.
     """
     part = {"part": range(lanes // width)} if width < lanes else {}
     return data.StructLayout({"block": range(blocks), "row": range(lanes), **part, "last": 1})
@@ -37,8 +37,8 @@ def operand_layout(width):
 def _rotate(m, name, values, amount, bits):
     """Rotate values to higher lanes, by some bits of an amount.
 
-    The value of lane n goes to lane n + ``amount``, modulo the number of lanes. With a register between the two bits
-    of an amount each takes one LUT per bit of a value; without a register, both together take four.
+    The value of lane n goes to lane n + ``amount``, modulo the number of lanes. With a register between two bits of
+    an amount, each bit takes one LUT per bit of a value; without a register, both together take four.
     """
     for bit in bits:
         step = 1 << bit
@@ -57,7 +57,7 @@ class PanelBuffer(wiring.Component):
     may each be stored in either order. Element (i, k) of a block is in bank (i + k) modulo ``lanes``, so that rows
     and columns are both spread over all banks.
 
-    A row is taken per cycle, and a column read per cycle, from panel to panel. Panels are filled and read in turn: a
+    One row is accepted and one column read per cycle, also from panel to panel. Each panel is filled and then read: a
     fill ends with ``last``, and the panel can be read two cycles later, in any order and any number of times, until a
     read with ``last``. It can be filled again in the cycle after that. Elements not written keep their values.
 
@@ -132,7 +132,7 @@ class PanelBuffer(wiring.Component):
         return m
 
     def _elaborate_fill(self, m, ports, full):
-        """Rotate a row, and write it one cycle later; return, for each half, that its last row is written."""
+        """Rotate a row, and write it one cycle later; return, for each half, whether its last row is written."""
         fill = self.fill.payload
         half = Signal()
         taken = Signal()
@@ -155,14 +155,14 @@ class PanelBuffer(wiring.Component):
         m.d.sync += [row.eq(fill.row), *(element.eq(value) for element, value in zip(elements, turned, strict=True))]
         turned = _rotate(m, "placed", elements, row, range(1, len(row)))
         for number, (port, value) in enumerate(zip(ports, turned, strict=True)):
-            # Column of the element in this bank: that of the row, or the element's own position in the row.
+            # Column of the element in this bank: the column of the row, or the element's own position in the row.
             column = Signal(range(self._lanes), name=f"column_{number}", reset_less=True)
             m.d.sync += column.eq(Mux(fill.transposed, number - fill.row, fill.row))
             m.d.comb += [port.en.eq(writing), port.addr.eq(Cat(column, block)), port.data.eq(value)]
         return ending
 
     def _elaborate_read(self, m, ports, full):
-        """Read a column, and rotate it back; return, for each half, that it is released."""
+        """Read a column, and rotate it back; return, for each half, whether it is released."""
         asked = self.read.payload
         half = Signal()
         move = Signal()

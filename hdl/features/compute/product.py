@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts because their latencies are needed even if nothing is elaborated.
+# The constructor creates the parts because their latencies are needed even if nothing is elaborated.
 """Matrix product: loop nest, panel buffers and MAC array as one unit."""
 
 from amaranth.hdl import Module, Mux, Signal, unsigned
@@ -17,7 +17,7 @@ from hdl.streams.stream import Queue, SkidBuffer, connect_stream
 
 __all__ = ["MatrixProduct", "initial_layout"]
 
-#: Beats between loop nest and array: more than a panel buffer has stages.
+#: Capacity in beats between the loop nest and the array: more than the stages of a panel buffer.
 _BEATS = 17
 
 
@@ -30,13 +30,13 @@ class MatrixProduct(wiring.Component):
     """Multiply matrices that are read and written as memory rows.
 
     A :class:`~hdl.features.compute.loop_nest.LoopNest` steps through a job. It announces the panels to load and the
-    tiles that begin; operands come through ``fill_a`` and ``fill_b``, initial values of the tiles that request them
-    through ``initial``, and results of the tiles leave in the order of announcement. Initial values come by row of
-    units and then by slot, so that row r of a tile's group g of rows is row g · ``rows`` + r of the tile; values
-    common to all rows come once for each slot.
+    tiles that begin. Operands arrive through ``fill_a`` and ``fill_b``, and initial values through ``initial``, for
+    the tiles that request them; results of the tiles leave in the order of announcement. Initial values are ordered
+    by row of units and then by slot, so that row r of a tile's row group g is row g · ``rows`` + r of the tile;
+    values common to all rows come once for each slot.
 
-    Beats wait for panels, for initial values and for room for results; this changes no bit. With operands in time
-    and sums of at least :attr:`shortest` terms the units are busy in every cycle. The outputs ``panels``, ``tiles``
+    Beats wait for panels, initial values and room for results, without changing a result. If operands arrive in time
+    and sums have at least :attr:`shortest` terms, the units are busy in every cycle. Outputs ``panels``, ``tiles``
     and ``o`` are outputs of the parts. ``fill_a.ready`` and ``fill_b.ready`` are functions of registers;
     ``initial.ready`` depends combinationally on nothing but registers.
 
@@ -51,7 +51,7 @@ class MatrixProduct(wiring.Component):
     blocks : int
         Blocks of ``columns`` by ``columns`` elements in a panel, a power of two between 2 and 512.
     operands : str
-        Format that operands are multiplied in: a name of :data:`~hdl.features.compute.operands.OPERANDS`.
+        Multiplication format of the operands: a name of :data:`~hdl.features.compute.operands.OPERANDS`.
 
     Members
     -------
@@ -62,7 +62,7 @@ class MatrixProduct(wiring.Component):
     initial : In(stream of initial_layout(columns))
     o : Out(stream of result_layout(rows, columns))
     bad : Out(1)
-        The job is refused.
+        The job is rejected.
     """
 
     def __init__(self, *, rows, columns, dsps=4, blocks=128, operands=BINARY32):
@@ -83,12 +83,12 @@ class MatrixProduct(wiring.Component):
 
     @property
     def shortest(self):
-        """Fewest terms of a sum with which the units are busy in every cycle."""
+        """Minimum number of terms per sum for which the units are busy in every cycle."""
         return self._array.shortest
 
     @property
     def latency(self):
-        """Cycles from the first read of a product to the offer of its first results, less its beats."""
+        """Cycles from the first read of a product to the offer of its first results, not counting its beats."""
         return PanelBuffer.latency + self._array.latency - 1
 
     def elaborate(self, platform):
@@ -100,7 +100,7 @@ class MatrixProduct(wiring.Component):
         marks = data.StructLayout({
             "rows": array.rows, "initial": 1, "first": 1, "last": 1, "tile": range(TILES)})
         m.submodules.beats = beats = Queue(shape=marks, depth=_BEATS)
-        # Registers: otherwise a path would lead from the array, through the panels, to the loop nest's next step.
+        # Registered: otherwise a path would lead from the array, through the panels, to the loop nest's next step.
         m.submodules.held = held = SkidBuffer(shape=self._beat)
         for source, sink in ((self.job, loops.job), (loops.panels, self.panels), (loops.tiles, self.tiles),
                              (loops.o, held.i), (self.fill_a, panel_a.fill), (self.fill_b, panel_b.fill),
@@ -108,7 +108,7 @@ class MatrixProduct(wiring.Component):
             connect_stream(m, source, sink)
         m.d.comb += self.bad.eq(loops.bad)
 
-        # A beat goes to both panels, or to none, and to the queue of marks.
+        # A beat is sent to both panel buffers, or to neither, and to the queue of marks.
         beat = held.o.payload
         free = Signal()
         asks = Signal()
@@ -131,7 +131,7 @@ class MatrixProduct(wiring.Component):
             with m.If(beat.initial & ~beat.common):
                 m.d.comb += beats.i.p.rows.eq(1 << beat.initial_row)
 
-        # Marks and operands meet again in front of the array.
+        # Marks and operands are joined again before the array.
         marked = beats.o.payload
         there = Signal()
         moves = Signal()

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the arithmetic because its latency is needed even if nothing is elaborated.
+# The constructor creates the arithmetic because its latency is needed even if nothing is elaborated.
 """Lane of the vector unit: the registers of sixteen threads around a multiply-add pipeline."""
 
 from types import SimpleNamespace
@@ -48,9 +48,9 @@ class ProgramLane(wiring.Component):
     """Run the steps of a program for sixteen threads, one of them in each cycle.
 
     A step begins :data:`~hdl.features.compute.vector_program.THREADS` cycles after the previous step, when the result
-    of that step arrives: it needs no register. Each thread has a kept number and a count; each of sixteen rows has
-    its largest element, the difference at its label, later replaced by its loss, and its total. ``control`` selects
-    the row of a thread.
+    of that step arrives, so the result needs no register. Each thread has a kept number and a count. Each of sixteen
+    rows has its largest element, its total, and the difference at its label, which its loss replaces later.
+    ``control`` selects the row of a thread.
 
     There is no handshake, and no register is reset. ``total`` and ``chosen`` depend combinationally on ``control``.
 
@@ -89,7 +89,7 @@ class ProgramLane(wiring.Component):
         control = self.control
         spare = THREADS - 1 - lane.latency
 
-        # Functions of only the result are computed before its register, where there is one.
+        # Functions that depend only on the result are computed before its register, where there is one.
         raw = data.View(FP32.layout, lane.o)
         nan = raw.exponent.all() & raw.fraction.any()
         upper = raw.fraction >= ROOT_HALF_FRACTION
@@ -153,7 +153,7 @@ class ProgramLane(wiring.Component):
         return m
 
     def _elaborate_first_factor(self, m, a, result, known, count):
-        """Choose the first factor: fraction, exponent and sign each."""
+        """Choose the fraction, the exponent and the sign of the first factor."""
         control = self.control
         element = data.View(FP32.layout, self.element)
         zeros, none = leading_zeros(m, count)

@@ -10,7 +10,7 @@ __all__ = ["ProgramSequencer"]
 
 
 def _mask(condition):
-    """Steps that meet a condition, one bit each."""
+    """Return the steps that meet a condition, one bit per step."""
     return C(sum(bool(condition(step)) << number for number, step in enumerate(STEPS)), len(STEPS))
 
 
@@ -42,7 +42,7 @@ class ProgramSequencer(wiring.Component):
     opens : Out(1)
         The step is the first one of a loop over columns.
     again : Out(1)
-        The loop over elements has ended once.
+        The loop over elements has been completed once.
     done : Out(1)
         The last cycle of the program.
     """
@@ -60,7 +60,7 @@ class ProgramSequencer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # Next element of a loop over elements, and current one of a loop over columns: position and address each.
+        # Position and address of the next element (loop over elements) and of the current one (loop over columns).
         element = Signal(self.size.shape())
         group, column = Signal.like(self.group), Signal.like(self.column)
         address, turn = Signal.like(self.address), Signal.like(self.column)

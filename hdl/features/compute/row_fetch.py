@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the queues because their latencies are needed even if nothing is elaborated.
+# The constructor creates the queues because their latencies are needed even if nothing is elaborated.
 """Reads of memory rows ahead of their use."""
 
 from amaranth.hdl import Module, Mux, Value
@@ -28,8 +28,8 @@ class RowFetch(wiring.Component):
 
     A row is taken only if there is room for its response, so responses never wait, and other units may share the
     port. Throughput is a row per cycle if responses come within ``depth`` - 2 cycles. A row is requested in the cycle
-    when it is taken; ``i.ready`` depends combinationally on ``request.ready``. A row that is not read takes room
-    as well. ``o`` is a function of registers.
+    when it is taken; ``i.ready`` depends combinationally on ``request.ready``. A row that is not read also needs
+    room. ``o`` is a function of registers.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class RowFetch(wiring.Component):
     o : Out(stream of fetched_layout(answer, tag))
     """
 
-    #: Cycles from a response to its offer, and from a row that is not read.
+    #: Cycles to the offer from a response, or from a row that is not read.
     latency = 1
 
     def __init__(self, *, rows, answer, tag=None, depth=17, owner_bits=0):

@@ -12,13 +12,13 @@ ROW_OPERANDS = ("target", "second", "third", "deviation", "x", "y", "start", "sc
 """Operands in the order of their checks: the targets first."""
 
 ROW_TARGETS = 4
-"""Number of operands that can be targets: the first ones."""
+"""Number of operands that can be targets; they come first."""
 
 STARTED = (RowFunction.ADD, RowFunction.NORM, RowFunction.NORM_BACK, RowFunction.GATHER)
 """Functions that can have a ``start``; ADD must have one."""
 
 TABLES = (RowFunction.GATHER, RowFunction.SCATTER)
-"""Functions with numbers of table rows; the table is ``x`` of the first one and the target of the other."""
+"""Functions with numbers of table rows; the table is ``x`` of the first one and the target of the second one."""
 
 ROW_USES = {
     "second": (RowFunction.NORM, RowFunction.NORM_BACK), "third": (RowFunction.NORM,),
@@ -35,7 +35,7 @@ _FUNCTION_BITS = exact_log2(len(RowFunction))
 
 
 def _among(instruction, functions):
-    """Whether the function of ``given`` is one of ``functions``."""
+    """Whether the function of ``instruction`` is one of ``functions``."""
     mask = Const(sum(1 << function for function in functions), len(RowFunction))
     return mask.bit_select(instruction.function[:_FUNCTION_BITS], 1)
 
@@ -59,11 +59,11 @@ def row_malformed(instruction, sizes, large, *, columns):
 
 
 def row_operands(instruction, sizes):
-    """Operands in the order of :data:`ROW_OPERANDS`, in the form for checking.
+    """Return the operands in the order of :data:`ROW_OPERANDS`, in the form used for checking.
 
     Parameters
     ----------
-    given, sizes
+    instruction, sizes
         As for :func:`row_malformed`.
     """
     rows, columns, count = sizes["rows"], sizes["columns"], sizes["count"]
@@ -77,7 +77,7 @@ def row_operands(instruction, sizes):
     checks = []
     for name in ROW_OPERANDS:
         stride = 0 if name in vectors else instruction[f"stride_{name}"]
-        # They may share the rows of results, except a table, which is read in any order.
+        # These may share the rows of results, except for a table, which is read in any order.
         same, third = ((instruction[f"stride_{name}"] == instruction[f"stride_{target}"])
                        if name in ("x", "start") else 0
                        for target in ("target", "third"))
@@ -90,12 +90,12 @@ def row_operands(instruction, sizes):
 
 
 def row_job(m, job, instruction, sizes, bases, *, lanes):
-    """Make the job of an instruction.
+    """Create the job of an instruction.
 
     Parameters
     ----------
     job : row_job_layout(...)
-    given, sizes
+    instruction, sizes
         As for :func:`row_malformed`.
     bases : sequence of Signal
         Addresses of the operands, in the order of their checks.

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the multiplier because its latency is needed even if nothing is elaborated.
+# The constructor creates the multiplier because its latency is needed even if nothing is elaborated.
 """Lane of the row unit: the elements of every lanes-th column, and the arithmetic of passes over them."""
 
 from types import SimpleNamespace
@@ -34,7 +34,7 @@ def control_layout(rows, groups):
     """Control of an element: its position, its operands, and the use of its result.
 
     ``half`` selects the second one of two sums. ``edge`` marks the last column block. ``kept``, ``stored``,
-    ``scalar`` and ``root`` are uses.
+    ``scalar`` and ``root`` are uses of the result.
     """
     return data.StructLayout({
         "row": range(rows), "group": range(groups), "half": 1, "edge": 1, "a": A, "b": B, "c": C, "d": D,
@@ -48,8 +48,8 @@ class RowLane(wiring.Component):
     last addition is to the sum of the row, which comes from the previous lane and is passed to the next one; controls
     are delayed by :attr:`step` cycles from lane to lane. A column ``outside`` leaves the sum unchanged.
 
-    The result of the control of one cycle is on ``o`` and ``result`` :attr:`latency` cycles later. In the buffer of
-    work, it can be used by controls that come at least :attr:`latency` + 1 cycles later. No register is reset.
+    The result of the control of one cycle is on ``o`` and ``result`` :attr:`latency` cycles later. In the work buffer
+    it can be used by controls that come at least :attr:`latency` + 1 cycles later. No register is reset.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class RowLane(wiring.Component):
     factor, epsilon : In(32)
         Held throughout a job.
     started, outside : In(1)
-        There is a start; in the last column block, the lane's column does not exist. Held throughout a job.
+        There is a start; the lane has no column in the last column block. Both are held throughout a job.
     partial : In(32)
         Sum of the previous columns, :attr:`latency` - 7 cycles after the control.
     live : In(1)
@@ -131,7 +131,7 @@ class RowLane(wiring.Component):
         return m
 
     def _elaborate_operands(self, m):
-        """Make the buffers, and choose the operands."""
+        """Create the buffers, and choose the operands."""
         loaded, control = self.loaded, self.control
         buffered = {}
         for name, load in (("x", Load.X), ("y", Load.Y), ("start", Load.START), ("work", None),

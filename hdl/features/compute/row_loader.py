@@ -16,8 +16,8 @@ __all__ = ["RowLoader", "loaded_layout"]
 def loaded_layout():
     """Payload of an element, in order of columns.
 
-    The ``last`` element of a row comes with the row's ``largest`` element, the first of equal ones, and its
-    ``label``. A NaN is the largest element only if it is the first element of its row.
+    The ``last`` element of a row comes with the row's ``label`` and its ``largest`` element, the first of several
+    equal ones. A NaN is the largest element only if it is the first element of its row.
     """
     return data.StructLayout({"element": FP32.width, "largest": FP32.width, "label": 32, "last": 1})
 
@@ -27,8 +27,8 @@ class RowLoader(wiring.Component):
 
     Requests are made row by row, one per cycle: the label, then the elements. Responses come in this order. A row
     takes a cycle for its label and one for each element, which is offered :attr:`latency` cycles after it was taken.
-    A SOFTMAX has no labels, and takes the first response a cycle later than another job, or any time after that. The
-    three stages after the responses move together when the output is free, so ``response.ready`` depends
+    A SOFTMAX has no labels; its first response is accepted one cycle later than in other jobs, or at any time after
+    that. The three stages after the responses move together when the output is free, so ``response.ready`` depends
     combinationally on ``o.ready``. ``job.ready`` is a function of registers.
 
     Parameters
@@ -121,7 +121,7 @@ class RowLoader(wiring.Component):
                     m.d.sync += [labels.eq(0), source_row.eq(job_in.source.row), columns.eq(job_in.columns)]
 
     def _elaborate_elements(self, m, job, begin, answering):
-        """Take label and elements of each row; find the largest; output."""
+        """Take the label and the elements of each row, find the largest element, and output them."""
         lane_bits = self._lanes.bit_length() - 1
         elements = self.response.p.elements
         labels = Signal()
@@ -171,7 +171,7 @@ class RowLoader(wiring.Component):
         with m.If(begin):
             m.d.sync += [labels.eq(1), left.eq(self.job.p.rows), lane.eq(self.job.p.labels_lane)]
 
-        # Keys have the order of the numbers; both zeros have one key. A NaN is above no number, and none is above it.
+        # Keys are ordered like the numbers; zeros have one key. A NaN is above no number, and none is above it.
         element = data.View(FP32.layout, taken.element)
         key = Signal(FP32.width)
         nan = Signal()

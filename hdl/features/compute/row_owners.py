@@ -13,20 +13,20 @@ __all__ = ["RowOwners", "access_layout"]
 
 
 def access_layout(rows):
-    """Read of a row that a memory grants in this cycle, and the number of the buffer that the read belongs to."""
+    """Row of a read that is granted in this cycle, and the number of the buffer that is read."""
     return data.StructLayout({"valid": 1, "row": range(rows), "owner": OWNER_BITS})
 
 
 class RowOwners(wiring.Component):
     """Store the number of the buffer that wrote each row, and compare it with the buffer number of each read.
 
-    Number 0 stands for any buffer: a row tagged 0 may be read as any buffer, and a read as 0 is not compared. All
-    rows are tagged 0 after configuration; a reset changes no tag, as it changes no element of the memory.
+    Number 0 stands for any buffer: a row tagged 0 may be read for any buffer, and a read with number 0 is not
+    compared. Configuration tags all rows 0; a reset changes neither tags nor elements of the memory.
 
     A write of the engine is reported in the cycle when the memory takes it, and tags its row in the next cycle,
-    when the memory writes. A row written otherwise, by the host, is tagged 0. A read is reported in the cycle
+    when the memory writes. A row written by the host is tagged 0. A read is reported in the cycle
     when the memory grants it; its comparison ends :attr:`latency` cycles later, one cycle after its elements arrive.
-    Nothing waits for the comparison, and it delays nothing: a node with buffer tags takes the same cycles.
+    Nothing waits for the comparison, so a node with buffer tags takes the same number of cycles as one without.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ class RowOwners(wiring.Component):
     owner : In(OWNER_BITS)
         Buffer number of this write.
     read : In(access_layout(rows))
-        A read of the engine. The memory writes another row in its cycle, see :class:`~hdl.memory.LanedMemory`.
+        A read of the engine. The memory writes a different row in that cycle, see :class:`~hdl.memory.LanedMemory`.
     dead : Out(1)
-        A row was read as another buffer's since the last reset.
+        Since the last reset, a row of a different buffer has been read.
     row : Out(range(rows))
         Lowest such row.
     """

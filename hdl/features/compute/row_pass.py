@@ -1,4 +1,4 @@
-"""Program of the row unit: for each function its operands, the passes over its rows, and its results."""
+"""Program of the row unit: each function's operands, the passes over its rows, and its results."""
 
 import dataclasses
 import enum
@@ -15,7 +15,7 @@ class Load(enum.IntEnum):
     X = 0
     Y = 1
     START = 2
-    """Only if the function is started."""
+    """Present only if the function is started."""
     SCALE = 3
     SHIFT = 4
     DEVIATION = 5
@@ -25,7 +25,7 @@ class Load(enum.IntEnum):
     TARGET = 8
     """Rows of the target at the row numbers, in the buffer of ``start``."""
     END = 9
-    """None."""
+    """No further operand."""
 
 
 class Store(enum.IntEnum):
@@ -34,12 +34,12 @@ class Store(enum.IntEnum):
     TARGET = 0
     SECOND = 1
     THIRD = 2
-    """Only if the function is started."""
+    """Present only if the function is started."""
     DEVIATION = 3
     SCATTERED = 4
     """Rows of the target at the row numbers."""
     END = 5
-    """None."""
+    """No further result."""
 
 
 class A(enum.IntEnum):
@@ -99,7 +99,7 @@ class After(enum.IntEnum):
     RESULTS = 1
     """Results of the previous pass are stored."""
     SUMS = 2
-    """Sums of the pass that made the last ones are stored, too."""
+    """Sums of the latest pass that produced any are stored, too."""
     ROOTS = 3
     """Reciprocals of deviations arrive, one row after another."""
 
@@ -108,7 +108,7 @@ class Result(enum.IntEnum):
     """Use of the results of a pass."""
 
     NOTHING = 0
-    """Kept in the buffer of work, or only summed up."""
+    """Results are kept in the work buffer, or only summed up."""
     STORED = 1
     STORED_IF_STARTED = 2
     SCALAR = 3
@@ -125,14 +125,14 @@ class Pass:
     -------
     a, b, c, d : A, B, C, D
     needs : int or Load
-        Operand that must be loaded, with all operands before it.
+        Operand that must be loaded, along with all operands before it.
     after : After
     summed : bool
         Add (a + b) · c to the sum of its row.
     twice : bool
-        There are two sums, or scalars: in each column block all rows for the first one, then for the second one.
+        There are two sums, or scalars: each column block handles all rows for the first one, then for the second.
     kept : bool
-        Store results in the buffer of work. For a pass that is ``summed``, results are the products.
+        Store the results in the work buffer. For a ``summed`` pass, these are the products.
     result : Result
     """
 
@@ -161,7 +161,7 @@ LOADS = {
 """Operands in the order of reading."""
 
 PAIRED = {RowFunction.NORM, RowFunction.SOFTMAX_BACK}
-"""Functions with their first two operands, if both are used, read alternately: a column block of each."""
+"""Functions that read their first two operands alternately, if both are used: a column block of each."""
 
 PASSES = {
     RowFunction.ADD: (Pass(b=B.START, needs=Load.X, result=Result.STORED),),

@@ -40,9 +40,9 @@ def block_members(job, groups):
 class RowReader(wiring.Component):
     """Read the operands of a block in order, each of them column block by column block.
 
-    A block of SCATTER ends before a row number that it already has, so no row of the table is in it twice. Requests
-    are functions of registers. They come one per cycle, except for one or two cycles before each operand, and for
-    a wait until all numbers are known where rows of their table are read. ``response`` is always ready.
+    A block of SCATTER ends before a row number that it already contains, so no row of the table occurs twice in a
+    block. Requests are functions of registers. They come one per cycle, except for one or two cycles before each
+    operand and a wait for all row numbers before rows of their table are read. ``response`` is always ready.
 
     Parameters
     ----------
@@ -70,9 +70,9 @@ class RowReader(wiring.Component):
     request, response
         As in :class:`~hdl.features.compute.row_unit.RowUnit`.
     valid : Out(1)
-        The next four hold a row of x, y, start, scale or shift.
+        The next four outputs hold a row of x, y, start, scale or shift.
     load, row, group, elements : Out
-        Its operand, its position, and its elements.
+        Operand, position and elements of this row.
     deviation : Out
         ``element`` is the deviation of ``element_row``.
     element_row, element : Out
@@ -142,7 +142,7 @@ class RowReader(wiring.Component):
         step = Signal(_STEPS, reset_less=True)
         kind = Signal(Load)
         row, group = Signal(range(self._rows)), Signal(range(self._groups))
-        single, line_only = Signal(), Signal()  # one row; one column block
+        single, line_only = Signal(), Signal()  # only one row; only one column block
         named, last_row, last_group, moves = Signal(), Signal(), Signal(), Signal()
         most = Mux(job.function == RowFunction.SCATTER, min(SCATTERED, self._rows), self._rows)
         m.d.comb += [
@@ -275,7 +275,7 @@ class RowReader(wiring.Component):
             row=taken.row, last=taken.last), Signal()
         m.d.sync += [taken_valid.eq(fetched.valid & (tag.load == Load.NUMBERS)), known_valid.eq(taken_valid)]
 
-        # Numbers of the block; all are different until it is cut.
+        # Row numbers of the block, which are all different: the block ends before a repeated one.
         entry = Cat(taken.number, taken.right)
         entries = [Signal(len(entry), name=f"entry_{index}") for index in range(min(SCATTERED, self._rows))]
         cut, limit = Signal(), Signal.like(self.rows)

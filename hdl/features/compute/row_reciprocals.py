@@ -26,9 +26,9 @@ class RowReciprocals(wiring.Component):
     Members
     -------
     clear : In(1)
-        Begin another block.
+        Begin the next block.
     divide : In(1)
-        The total of ``row`` is taken, and ``row`` advances to the next one.
+        The total of ``row`` is divided, and ``row`` advances to the next one.
     rows : In(range(depth + 1))
         Rows of the block.
     row : Out(range(depth))

@@ -15,11 +15,11 @@ def tagged(tag):
 
 
 def row_sequence_layout(rows, most, lanes, tag):
-    """Payload of a sequence: its first row of memory, and ``pitch`` rows from line to line.
+    """Payload of a sequence: its first memory row, and the ``pitch`` in rows from line to line.
 
-    ``line`` and ``group`` are the numbers of its last line and group, from 0. Lines from ``lines`` on and groups
-    after ``edge`` are outside; ``mask`` selects the inside elements of group ``edge``. The ``tag``, if there is one,
-    is returned with every step.
+    ``line`` and ``group`` are the numbers of its last line and group, counted from 0. Lines from ``lines`` on and
+    groups after ``edge`` are outside; ``mask`` selects the elements inside group ``edge``. The ``tag``, if there is
+    one, is returned with every step.
     """
     return data.StructLayout({
         "row": range(rows), "pitch": range(rows), "line": range(most), "group": range(most),
@@ -27,7 +27,7 @@ def row_sequence_layout(rows, most, lanes, tag):
 
 
 def step_layout(rows, most, lanes, tag):
-    """Payload of a step: the row of memory, its inside elements, and ``last`` of the sequence."""
+    """Payload of a step: the memory row, its elements inside, and whether it is the sequence's ``last``."""
     return data.StructLayout({
         "row": range(rows), "line": range(most), "group": range(most), "keep": lanes, "last": 1,
         **tagged(tag)})
@@ -36,16 +36,16 @@ def step_layout(rows, most, lanes, tag):
 class RowSequence(wiring.Component):
     """Output the memory rows of a submatrix, line by line and group by group.
 
-    A line has groups of ``lanes`` neighbours, each a row of memory. The first step is offered in the cycle after the
-    sequence is accepted, and one per cycle from then on, also across sequences. ``o`` is a function of registers;
-    ``i.ready`` depends combinationally on ``o.ready``.
+    A line consists of groups of ``lanes`` neighbours, each in one memory row. The first step is offered in the cycle
+    after the sequence is accepted, and one per cycle from then on, also across sequences. ``o`` is a function of
+    registers; ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
     rows : int
         Rows of the memory.
     most : int
-        Maximum lines, and groups of a line.
+        Maximum number of lines, and of groups of a line.
     lanes : int
         Elements of a row.
     tag : ShapeLike or None

@@ -96,7 +96,7 @@ class RowSequencer(wiring.Component):
             with m.If(now.summed):
                 m.d.sync += since_sum.eq(0)
 
-        # A column block may begin when its first sum is in time: then all other sums are.
+        # A column block may begin when its first sum is in time, since all its other sums are in time, too.
         there, free, timely, follows = Signal(), Signal(), Signal(), Signal()
         turns = Signal(range(2 * self._most + 1))
         m.d.comb += [
@@ -157,7 +157,7 @@ class RowSequencer(wiring.Component):
 
     @staticmethod
     def _word(layout, function, index, row_pass):
-        """Pass as a constant."""
+        """Return a pass as a constant."""
         return layout.const({
             "a": row_pass.a, "b": row_pass.b, "c": row_pass.c, "d": row_pass.d,
             "needs": 0 if row_pass.needs == Load.END else LOADS[function].index(row_pass.needs),

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts because their latencies are needed even if nothing is elaborated.
+# The constructor creates the parts because their latencies are needed even if nothing is elaborated.
 """Functions of the rows of a sequence: layer norm, the gradient of a softmax, and embedding."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -28,22 +28,22 @@ __all__ = ["ROOT_INTERVAL", "RowUnit"]
 ROOT_INTERVAL = 2
 """Cycles from a root to the next one."""
 
-#: Capacity in results waiting to be written.
+#: Maximum number of results waiting to be written.
 _RESULTS = 128
 
 
 class RowUnit(wiring.Component):
     """Compute functions of the rows of matrices in memory, see :class:`~hdl.features.compute.layer_list.RowFunction`.
 
-    Rows are processed in blocks of up to ``8 · lanes``, one block after another. Operands are read; a function is a
-    sequence of :mod:`passes <hdl.features.compute.row_pass>` over the elements, a memory row per cycle. The last
-    adders of the lanes form a chain, so the sums of many rows are in progress at a time; results are written. A pass
-    begins while its operands are read. A row is written after it was read, so a target may have the address of x or
-    start.
+    Rows are processed in blocks of up to ``8 · lanes``, one block after another: operands are read, the :mod:`passes
+    <hdl.features.compute.row_pass>` of the function run over the elements, a memory row per cycle, and results are
+    written. The last adders of the lanes form a chain, so the sums of many rows are in progress at the same time. A
+    pass begins while its operands are still being read. A row is written after it was read, so a target may have the
+    address of x or start.
 
-    A row of GATHER with a wrong number is +0.0, and such a row of SCATTER is omitted; ``bad`` is high in the cycle of
-    ``done``. A job with no rows, no columns or too many of them, or with an unknown function, is refused: ``bad`` and
-    ``done`` are high :attr:`checked` cycles after it was accepted, and nothing is read or written.
+    A row of GATHER with an invalid number is +0.0, and such a row of SCATTER is skipped; ``bad`` is high in the cycle
+    of ``done``. A job with no rows, with no columns or too many of them, or with an unknown function, is rejected:
+    ``bad`` and ``done`` are high :attr:`checked` cycles after it was accepted, and nothing is read or written.
 
     Requests are functions of registers, writes and ``done`` come from registers, ``job.ready`` is a function of
     registers, ``response`` is always ready.
@@ -72,7 +72,7 @@ class RowUnit(wiring.Component):
     done : Out(1)
         The job has ended.
     bad : Out(1)
-        The job was refused, or a row number was wrong.
+        The job was rejected, or a row number was invalid.
     """
 
     checked = 2
@@ -143,7 +143,7 @@ class RowUnit(wiring.Component):
         return m
 
     def _elaborate_phases(self, m, job, started, left, opens, begin):
-        """Refuse a job, or process block after block."""
+        """Reject an invalid job, or process one block after another."""
         reader, writer = self._reader, self._writer
         refused = Signal()
         m.d.comb += refused.eq((job.function > max(RowFunction)) | (job.rows == 0) | (job.columns == 0)
@@ -234,13 +234,13 @@ class RowUnit(wiring.Component):
         m.d.comb += [first.scalar.eq(fetched.scalar), first.deviation.eq(fetched.deviation),
                      first.partial.eq(fetched.partial)]
 
-        # In each turn, one square enters, and passes through root and division.
+        # In each turn, one squared deviation enters and passes through the square root and the division.
         m.submodules.root = root = self._root
         m.submodules.divider = divider = self._divider
         turn = Signal(range(ROOT_INTERVAL))
         arrives = Signal(root.latency + divider.latency)
         roots, all_roots = Signal.like(sequencer.roots), Signal()
-        square_delay = first.latency + 1  # from a turn to the square
+        square_delay = first.latency + 1  # cycles from a turn to the square
         m.d.sync += [turn.eq(turn + 1), arrives.eq(Cat(live[first.latency - 1] & first.late.root, arrives))]
         m.d.comb += [
             sequencer.turn.eq(turn == 0), sequencer.roots.eq(roots),

@@ -20,9 +20,9 @@ _STEPS = range(max(map(len, STORES.values())) + 1)
 class RowWriter(wiring.Component):
     """Write the results of a block in order, each of them column block by column block.
 
-    Writes come from registers, one per cycle, except for a cycle before each result. Results and deviations are taken
-    one cycle before they are offered as writes; ``results.ready`` and ``deviations.ready`` depend combinationally on
-    ``write.ready``. Results for invalid row numbers are taken and not written.
+    Writes come from registers, one per cycle, except for one cycle before each result. Results and deviations are
+    taken one cycle before they are offered as writes; ``results.ready`` and ``deviations.ready`` depend
+    combinationally on ``write.ready``. Results for invalid row numbers are taken but not written.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class RowWriter(wiring.Component):
         First memory row of the table row named by ``name``, and whether it exists.
     write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
     finished : Out(1)
-        The last result of the block is in the register of writes, or has left it.
+        The last result of the block is in the write register, or has left it.
     """
 
     def __init__(self, *, lanes, memory_rows, rows, groups, owner_bits=0):

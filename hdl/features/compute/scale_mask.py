@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts because their latencies are needed even if nothing is elaborated.
+# The constructor creates the parts because their latencies are needed even if nothing is elaborated.
 """Epilogue of a matrix product: results are scaled, and masked-out results are replaced."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -18,9 +18,9 @@ from hdl.streams.stream import Queue, connect_stream, step_count
 
 __all__ = ["ScaleMask", "scale_mask_layout"]
 
-#: Rows of results in flight; more than the cycles from entry to departure of a row.
+#: Capacity in rows of results in flight: more than the cycles from entry to departure of a row.
 _ROWS = 17
-#: Announced tiles: more than the drain allows to be unfinished.
+#: Capacity in announced tiles: more than the drain allows to be unfinished.
 _TILES = 33
 
 
@@ -34,9 +34,9 @@ def scale_mask_layout():
 
 
 class ScaleMask(wiring.Component):
-    """Multiply final results by a constant, and replace masked ones by an alternative.
+    """Multiply final results by a constant, and replace masked results with an alternative.
 
-    The product is rounded to nearest even, and a NaN is canonical, except for a NaN as the alternative, which is
+    The product is rounded to nearest even, and a NaN is canonical, except that a NaN given as the alternative is
     not changed. A result is masked by its row and column of C. Partial results pass unchanged, and so do all results
     of a job that is neither scaled nor masked: they are multiplied by 1.0.
 
@@ -115,7 +115,7 @@ class ScaleMask(wiring.Component):
             comparator.mask.eq(epilogue.mask), comparator.i.valid.eq(1), comparator.o.ready.eq(1),
             position.row.eq(taken.row), position.beat.eq(taken.beat), position.keep.eq(~0)]
 
-        # Product and mask bits come together, for the queue.
+        # Product and mask bits are aligned for the queue.
         masked = wait(m, "masked", taken.masked, comparator.latency)
         keep = wait(m, "keep", comparator.o.p.mask | (~masked).replicate(self._lanes), delay - comparator.latency)
         marks = wait(m, "marks", taken.marks, delay)

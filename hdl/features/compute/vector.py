@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts because their latencies are needed even if nothing is elaborated.
+# The constructor creates the parts because their latencies are needed even if nothing is elaborated.
 """Functions of rows: softmax and cross-entropy of a matrix of scores."""
 
 from types import SimpleNamespace
@@ -36,19 +36,19 @@ _QUEUE = 33
 class VectorUnit(wiring.Component):
     """Compute functions of the rows of a matrix in memory: cross-entropy and its gradient, and softmax.
 
-    Rows are processed in blocks of up to ``16 · units``, in three parts. The elements are read; a
-    :mod:`program <hdl.features.compute.vector_program>` computes their exponentials, and total and loss of each row;
-    and the gradient is one quotient after another, minus one at the label, while losses are summed up in order of
-    rows. A block is processed when the last write of the previous block is on its way; its first elements are read
-    before.
+    Rows are processed in blocks of up to ``16 · units``, in three phases. First the elements are read. Then a
+    :mod:`program <hdl.features.compute.vector_program>` computes their exponentials, and the total and the loss of
+    each row. Finally the gradient is computed as one quotient after another, minus one at the label, while the losses
+    are summed in row order. A block is processed once the last write of the previous block has been sent; reading
+    begins earlier.
 
-    A SOFTMAX has no labels and no loss. The totals of its rows go through the divider, and then the elements, one per
-    cycle, are multiplied by the reciprocals of their rows.
+    A SOFTMAX has no labels and no loss. The totals of its rows pass through the divider, and then the elements, one
+    per cycle, are multiplied by the reciprocals of their rows.
 
-    A label that is not below the number of columns subtracts nothing from its row of the gradient, and the row adds
-    nothing to the loss; ``bad`` is high in the cycle of ``done``. With ``sequences``, a row labelled
-    :data:`~hdl.features.compute.layer_list.PADDING` has a gradient of +0.0, and is no error. A job with no rows, no
-    columns or too many, or an unknown function, is refused: ``bad`` and ``done`` are high :attr:`checked` cycles
+    For a label that is not below the number of columns, nothing is subtracted from its row of the gradient and
+    nothing is added to the loss; ``bad`` is high in the cycle of ``done``. With ``sequences``, a row labelled
+    :data:`~hdl.features.compute.layer_list.PADDING` has a gradient of +0.0, and is not an error. A job with no rows,
+    no columns or too many, or an unknown function, is rejected: ``bad`` and ``done`` are high :attr:`checked` cycles
     after it was accepted, and nothing is read or written. Requests, writes and ``done`` come from registers,
     ``job.ready`` is a function of registers, ``response.ready`` depends only on registers.
 
@@ -82,7 +82,7 @@ class VectorUnit(wiring.Component):
     done : Out(1)
         The job has ended.
     bad : Out(1)
-        The job was refused, or a label was wrong.
+        The job was rejected, or a label was invalid.
     """
 
     checked = 2
@@ -144,7 +144,7 @@ class VectorUnit(wiring.Component):
         return m
 
     def _elaborate_phases(self, m, job, phase, wrong):
-        """Refuse a job, or process block after block: load, run the program, divide; then write the loss."""
+        """Reject an invalid job, or process each block: load, run the program, divide; then write the loss."""
         walk, sequencer, loader = self._walk, self._sequencer, self._loader
         most = THREADS * len(self._units)
         left = Signal(job.rows.shape(), reset_less=True)
@@ -211,7 +211,7 @@ class VectorUnit(wiring.Component):
                     m.next = "Idle"
 
     def _elaborate_memory(self, m, job, phase, wrong):
-        """Memories of elements and labels; return the signals that the other parts need."""
+        """Create the memories of elements and labels; return the signals that the other parts need."""
         walk, sequencer, loader = self._walk, self._sequencer, self._loader
         loaded = loader.o.payload
         beyond, padding, back = Signal(), Signal(), Signal(range(THREADS * self._columns))
@@ -270,9 +270,9 @@ class VectorUnit(wiring.Component):
             elements=elements, matches=matches, paddings=paddings, group=group, takes=takes, beyond=beyond)
 
     def _elaborate_control(self, m, phase, memory):
-        """Control of the units, in two stages after the sequencer, while the memory is read.
+        """Control the units in two stages after the sequencer, while the memory is read.
 
-        In the phase of quotients slot 0 has a loss, and each other slot may have a quotient.
+        In the quotient phase slot 0 carries a loss, and each other slot may carry a quotient.
         """
         sequencer = self._sequencer
         staged = Signal(step_layout(), reset_less=True)
@@ -307,7 +307,7 @@ class VectorUnit(wiring.Component):
             now=control, divides=register(m, "now", divides=aligned.divides).divides, staged=aligned)
 
     def _elaborate_losses(self, m, phase, memory, control):
-        """Sum of all losses, in order of rows: one addition per frame, and the unit of row 0 has the last sum."""
+        """Sum the losses in row order, one addition per frame; the unit of row 0 has the last sum."""
         units, walk = self._units, self._walk
         total = Signal(FP32.width, reset_less=True)
         left = Signal.like(walk.rows)
@@ -315,7 +315,7 @@ class VectorUnit(wiring.Component):
         linked, first, pending = Signal(), Signal(), Signal()
         row = Signal(range(THREADS * len(units)))
 
-        # A row with a wrong label adds nothing.
+        # A row with an invalid label adds nothing.
         m.submodules.wrong = wrong = Memory(shape=1, depth=THREADS * len(units), init=[],
                                             attrs={"no_rw_check": 1, "ram_style": "distributed"})
         write, read = wrong.write_port(), wrong.read_port(domain="comb")
@@ -365,7 +365,7 @@ class VectorUnit(wiring.Component):
             m, "operands", a=Array(memory.elements)[unit], b=Array(lane.total for lane in self._units)[unit])
         m.d.comb += [divider.a.eq(operands.a), divider.b.eq(operands.b)]
 
-        # A quotient comes in a slot other than 0, since its delay is odd. It is multiplied by 1.0.
+        # A quotient arrives in a slot other than 0, since its delay is odd. It is multiplied by 1.0.
         m.submodules.label = marked = DelayLine(shape=1 + self._sequences, cycles=_DIVIDE + divider.latency - 1)
         m.d.comb += marked.i.eq(Cat(label, padding))
         begins = (control.staged.slot == 0) & ~softmax
@@ -411,7 +411,7 @@ class VectorUnit(wiring.Component):
         return Mux(softmax, under_way[self.product_latency - 1], under_way[-1]), Mux(softmax, early.o, ends.o)
 
     def _elaborate_output(self, m, job, phase, total, arrives, last):
-        """Write rows of the gradient; and the loss, in its lane after words that are not kept."""
+        """Write rows of the gradient, and the loss in its lane after words that are not kept."""
         queue, beat = self._queue, self._assembler.o
         lane = Signal(range(self._lanes + 1), reset_less=True)
         rows = Signal(job.rows.shape(), reset_less=True)  # rows of the block that are not yet written

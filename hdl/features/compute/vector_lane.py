@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the multiplier because its latency is needed even if nothing is elaborated.
+# The constructor creates the multiplier because its latency is needed even if nothing is elaborated.
 """Multiply-add pipeline of a lane of the vector unit."""
 
 from amaranth.hdl import Module

@@ -1,4 +1,4 @@
-"""Program of the vector unit: a table of multiply-adds; each runs for all threads of a lane."""
+"""Program of the vector unit: a table of multiply-adds; each of them runs for all threads of a lane."""
 
 import dataclasses
 import enum
@@ -21,9 +21,9 @@ _EXP = (0x3F00_0000, 0x3E2A_AA6E, 0x3D2A_AA75, 0x3C09_05B8, 0x3AB6_A193)
 _LOG = (0xBEFF_FFFF, 0x3EAA_AAA7, 0xBE80_0103, 0x3E4C_D1F6, 0xBE2A_4441, 0x3E11_4B9D, 0xBE06_2926, 0x3E03_4B72,
         0xBDA1_1BFE)
 
-#: Least number for which the exponential is computed: -104.
+#: Smallest number for which the exponential is computed: -104.
 LEAST = 0xC2D0_0000
-#: Fraction of the root of 1/2; from there on, the logarithm halves the significand.
+#: Fraction of the square root of 1/2; from there on, the logarithm halves the significand.
 ROOT_HALF_FRACTION = 0x35_04F3
 #: An exponential is scaled up by this power of two, so that only the last product can round.
 SCALE = 64
@@ -76,7 +76,7 @@ class Take(enum.IntEnum):
 
     NOTHING = 0
     ELEMENT = 1
-    """Matrix: in place of the elements with which the finished pass of the loop began."""
+    """The result replaces the elements of the matrix with which the finished pass of the loop began."""
     CHOSEN = 2
     """Difference of the row, if the element is at the row's label."""
     TOTAL = 3
@@ -94,7 +94,7 @@ class Loop(enum.IntEnum):
     COLUMNS = 2
     """The same step, once for each column; the first time, the addend is the constant."""
     END = 3
-    """None."""
+    """No further step."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _polynomial(coefficients):
     return (Step(b=first, constant=second, keep=True), *(Step(constant=constant) for constant in reversed(rest)))
 
 
-#: Exponential of each element less the largest one of its row: x - max; x · log₂e + 1.5 · 2²³, with n in the low
+#: Exponential of each element minus the largest one of its row: x - max; x · log₂e + 1.5 · 2²³, with n in the low
 #: bits; (x - n h) - n l; polynomial; ((p r) r + r) + 1; the power of two.
 EXPONENTIAL = (
     Step(a=Factor.ELEMENT, b=ONE, c=Addend.LARGEST, take=Take.ELEMENT),

@@ -53,15 +53,15 @@ class ComputeModel(wiring.Component):
     command : In(stream of command_layout())
         COMPUTE; checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
-        One for each command. The detail is the count of elements written.
+        One event for each command. The detail is the number of elements written.
     link_reset : In(1)
-        End a command, possibly half-way.
+        Abort a command, possibly half-way through.
     weight_version : In(32)
         Version in the event.
     count : Out(counts_layout())
     gradient_read, gradient_write : memory ports
     throttle : In(16)
-        In a node with throttles: number of cycles in 65,536 that the pace advances.
+        In a node with throttles: number of cycles out of 65,536 when the pace advances.
     """
 
     def __init__(self, *, config):
@@ -99,7 +99,7 @@ class ComputeModel(wiring.Component):
         source, target = Signal(range(rows)), Signal(range(rows))
         length = Signal(range(elements + 1))
         empty = Signal()
-        count = Signal(range(rows + 1))  # rows; one if length is 0
+        count = Signal(range(rows + 1))  # number of rows; one if length is 0
         steps = Signal(signed(34))  # steps of the pace, until the last row is due
         # Each step adds the rows. When the sum is not negative a row is due, and the steps are subtracted.
         difference, back, total = Signal(signed(34)), Signal(signed(34)), Signal(signed(34))

@@ -28,7 +28,7 @@ class ComputeStub(Section):
 
 
 class ComputeStubFeature(Feature):
-    """Operation COMPUTE of a node."""
+    """Feature that adds the operation COMPUTE to a node."""
 
     def engines(self, config):
         from hdl.features.compute_stub import description

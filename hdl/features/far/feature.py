@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "FarFeature"]
 
 
 class FarFeature(Feature):
-    """Far memory: a compute node moves activations there and back."""
+    """Feature with a far memory, for activations that a compute node moves there and back."""
 
     def engines(self, config):
         from hdl.features.far import description

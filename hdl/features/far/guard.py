@@ -15,11 +15,11 @@ class FarGuard(wiring.Component):
     to the far memory.
 
     Requests pass in the same cycle as without a guard, and answers :attr:`latency` cycle later. A write
-    of a row outside is taken at once, and dropped. A read of such a row is taken when no answer is pending, and
-    answered with zeros in the next cycle.
+    of a row outside is accepted immediately and dropped. A read of such a row is accepted when no answer is pending,
+    and answered with zeros in the next cycle.
 
-    Answers to requests from before a link reset are dropped, and reads wait until all have come: the far memory
-    knows no tenants, so no row requested by one tenant may reach the next.
+    Answers to requests made before a link reset are dropped, and reads wait until all of them have arrived: the far
+    memory is not aware of tenants, so no row requested by one tenant may reach the next one.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class FarGuard(wiring.Component):
     far : Out(far_signature(rows, lanes))
     link_reset : In(1)
     stray : Out(1)
-        A row outside was requested, or was to be written, one cycle before.
+        One cycle ago, a row outside was requested, or was to be written.
     owes : Out(1)
         Answers of the far memory are pending.
     """
@@ -46,7 +46,7 @@ class FarGuard(wiring.Component):
         if not isinstance(outstanding, int) or outstanding < 1:
             raise ValueError(f"Outstanding rows must be a positive integer, not {outstanding!r}")
         self._rows, self._lanes = rows, lanes
-        #: Pending rows, and whether they were requested before a link reset, for specifications.
+        #: Pending rows, and whether they were requested before a link reset, for formal specifications.
         self.owed, self.old = Signal(range(outstanding + 1)), Signal()
         super().__init__({
             "window": In(window_layout(rows * lanes)),

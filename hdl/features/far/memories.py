@@ -29,17 +29,17 @@ class FarMemories(wiring.Component):
     ``ready`` depends combinationally on ``valid`` of other ports, and on ``far.ready``.
 
     Readers form groups, one for each engine. An answer that a group has requested before a cycle with its bit of
-    ``abandon`` is dropped when it comes, and the group's next read waits for that: no reader gets an answer that it
+    ``abandon`` is dropped when it arrives, and the group's next read waits for that: no reader gets an answer that it
     requested before it was reset.
 
-    The far memory is silent if it takes no request and gives no answer for ``timeout`` cycles when it should,
-    until it does. Meanwhile the host does not wait: its reads are answered with zeros, in order, and its writes are
-    dropped. Engines wait, and have their own time-outs. In silence ``link_reset`` drops the pending rows,
-    and withdraws a read; a granted write remains.
+    The far memory is silent once it has accepted no request and given no answer for ``timeout`` cycles although it
+    should, until it responds. Meanwhile the host does not wait: its reads are answered with zeros, in order, and its
+    writes are dropped. Engines wait, and have their own time-outs. During silence ``link_reset`` drops the pending
+    rows, and withdraws a read; a granted write remains.
 
     With ``owners`` the memories are guarded: an engine's row is relative to the window of its memory. A row outside
-    reads as zeros, as soon as the far memory owes nothing, and is never written. Pending rows are then never
-    dropped: the far memory knows no tenants, and rows requested by one must not reach the next.
+    reads as zeros, once no answer of the far memory is pending, and is never written. Pending rows are then never
+    dropped: the far memory is not aware of tenants, and rows requested by one must not reach the next.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class FarMemories(wiring.Component):
     <memory>_read : array of In(read_signature(rows, lanes))
         Ports of engines, followed by the port of the host, which reads one memory at a time.
     <memory>_write : array of In(write_signature(rows, lanes))
-        The same; the host's ports have the lowest priority, after engines' ports at all memories.
+        Likewise; the host's ports have the lowest priority, after engines' ports at all memories.
     far : Out(far_signature(rows, lanes))
         ``valid`` and the signals of its request are registers.
     abandon : In(groups)
@@ -69,7 +69,7 @@ class FarMemories(wiring.Component):
     <memory>_window : In(window_layout(words))
         Only if guarded.
     strays : Out(queues)
-        Only if guarded: queues with a command that has read or written outside, one cycle before.
+        Only if guarded: queues with a command that has read or written outside, one cycle ago.
     """
 
     latency = 2
@@ -92,7 +92,7 @@ class FarMemories(wiring.Component):
             members[f"{name}_read"] = In(read_signature(rows, lanes)).array(len(readers[name]) + 1)
             members[f"{name}_write"] = In(write_signature(rows, lanes)).array(writers[name] + 1)
         if owners is not None:
-            #: Whether the request at the far port is the host's, and its memory, for specifications.
+            #: Whether the request at the far port is the host's, and its memory, for formal specifications.
             self.request = Signal(data.StructLayout({"by_host": 1, "memory": range(len(bases))}))
             queues = [queue for kinds in owners.values() for kind in kinds for queue in kind]
             members |= {f"{name}_window": In(window_layout(config.memory_map[name].words)) for name in bases}
@@ -216,7 +216,7 @@ class FarMemories(wiring.Component):
                 {"window": whole, "queue": None, "request": number << 1 | 1}]
 
     def _guard(self, m, kind, ports, choose):
-        """Make the guard for the port selected by ``choose``."""
+        """Create the guard for the port selected by ``choose``."""
         m.submodules[f"{kind}_guard"] = guard = Guard(
             rows=self._config.far_words // self._config.lanes, lanes=self._config.lanes)
         m.d.comb += [guard.row.eq(choose([item.port.row for item in ports])),
@@ -229,8 +229,8 @@ class FarMemories(wiring.Component):
             self._outside[queue] += [access for access, owner in accesses if owner == queue]
 
     def _request(self, m, free, forget, reads, read_row, inside=None, request=None):
-        """Make the next request, of a write or of the read of a row; return whether it is the read. In guarded
-        memories a row that is not ``inside`` makes none."""
+        """Make the next request, a write or the read of a row; return whether it is the read. In guarded memories a
+        row that is not ``inside`` is not requested."""
         far, latest, read_goes, write_goes = self.far, Signal(), Signal(), Signal()  # latest: it was a write
         writers = []
         for name, base in self._bases():

@@ -33,10 +33,10 @@ class Mover(wiring.Component):
     :data:`OUTSTANDING` cycles: this is the maximum number of pending rows. A MOVE_OUT has ended when the far
     memory has taken its last row, a MOVE_IN when the near one has.
 
-    Cycles of waiting for the far memory, for it to take a request or to answer, are counted, and
-    after ``timeout`` of them the command ends with FAR_TIMEOUT; the detail is the number of elements
-    moved until then. Answers that come after the end of their command are dropped, and the next MOVE_IN waits for
-    them; ``link_reset`` forgets them.
+    Cycles of waiting for the far memory to accept a request or to answer are counted. After ``timeout`` of them the
+    command ends with FAR_TIMEOUT, and the detail is the number of elements moved until then. Answers that arrive
+    after the end of their command are dropped, and the next MOVE_IN waits for them; ``link_reset`` clears the record
+    of them.
 
     Parameters
     ----------
@@ -48,9 +48,9 @@ class Mover(wiring.Component):
     command : In(stream of command_layout())
         MOVE_OUT or MOVE_IN; checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
-        One for each command. The detail is the count of elements moved.
+        One event for each command. The detail is the number of elements moved.
     link_reset : In(1)
-        End a command, possibly half-way.
+        Abort a command, possibly half-way through.
     timeout : In(32)
     weight_version : In(32)
         Version in the event.

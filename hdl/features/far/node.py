@@ -41,7 +41,7 @@ class FarNode(NodeExtension):
         return self._port if port == FAR else None
 
     def _memories(self, m, units):
-        """Make the memories that are in the far memory, with ports in the same order as other memories' ports."""
+        """Create the memories that are in the far memory, with ports in the same order as other memories' ports."""
         config, registers = self._config, units.registers
         spaces = [config.memory_map[name] for name in config.far_bases]
         reading = [(engine, unit) for engine, unit in units.engines if engine.reads.keys() & config.far_bases.keys()]

@@ -31,7 +31,7 @@ def far_signature(rows, lanes):
         Elements to write.
     elements : array of Out(32)
     response : In(1)
-        An answer comes in this cycle.
+        An answer arrives in this cycle.
     answer : array of In(32)
     """
     return wiring.Signature({

@@ -28,7 +28,7 @@ class GridExtension(CollectiveExtension):
         link, control, command = units.link, units.control, units.command
         is_switch = command.operation == Operation.SWITCH
         m.d.comb += [
-            # Between commands control words of ring 0 can leave.
+            # Between commands, control words of ring 0 can leave.
             link.ring.eq(Mux(control.busy, command.port, 0)),
             link.expecting.eq(units.datapath.expected.valid | control.drain),
             link.seats.eq(command.gradient_base),

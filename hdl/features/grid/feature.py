@@ -28,7 +28,7 @@ class Grid(Topology):
 
 
 class GridFeature(Feature):
-    """Two ports of a node, and the operation SWITCH."""
+    """Feature with two ports of a node, and the operation SWITCH."""
 
     def collective(self, config):
         from hdl.features.grid.collective import GridExtension

@@ -1,7 +1,7 @@
 """Switch between the ports of a node and its link ends.
 
-Each output port is off, or driven by the node, or by an input port. So nodes can be left out of a ring, and rings can
-bypass nodes, while everything is still.
+Each output port is off, or driven by the node or by an input port. Nodes can thus be left out of a ring, and rings
+can bypass nodes; settings change while no word moves.
 """
 
 import functools
@@ -25,9 +25,9 @@ def switch_layout():
 class LinkSwitch(wiring.Component):
     """Route the wires of links to and from the ports of a node.
 
-    All wires of ``ring_o``, and the return wires of ``ring_i``, are registers: words take :attr:`latency`
-    cycles from port to port by bypass, and from the transmitter to a port, and so do return wires from
-    port to port, and from a receiver to a port. Receivers and the transmitter have the other wires without delay.
+    All wires of ``ring_o``, and the return wires of ``ring_i``, are registers: words take :attr:`latency` cycles from
+    port to port by bypass, and from the transmitter to a port, as do return wires from port to port, and from a
+    receiver to a port. All other wires reach receivers and the transmitter without delay.
 
     Wires other than ``valid`` change only with a word. Wires of a port that is off do not change, nor do return wires
     of a port without a listener; such a port drops arriving words.
@@ -39,7 +39,7 @@ class LinkSwitch(wiring.Component):
     ----------
     signature : Signature
         Wires of a link as seen by the transmitter, including ``valid``:
-        :class:`~hdl.ring.link.LinkSignature` or another.
+        :class:`~hdl.ring.link.LinkSignature` or a different one.
 
     Members
     -------
@@ -53,7 +53,7 @@ class LinkSwitch(wiring.Component):
         Output port of the transmitter; if the port has another source, its words are dropped.
     setting : In(switch_layout())
     still : Out(1)
-        No word is at a port in this cycle, nor was in the previous one.
+        No word is at a port in this cycle, and none was in the previous one.
     """
 
     latency = 1

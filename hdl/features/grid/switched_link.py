@@ -23,13 +23,13 @@ def _replay():
 
 
 def seats_layout():
-    """Setting of a node with two ports: that of its switch, and for each ring (field ``port`` of commands),
+    """Setting of a node with two ports: the setting of its switch, and for each ring (field ``port`` of commands),
     the ports on which the node receives and sends."""
     ports = data.ArrayLayout(1, MAX_PORTS)
     return data.StructLayout({"switch": switch_layout(), "receives": ports, "sends": ports})
 
 
-#: One ring over port 0.
+#: Initial setting: one ring over port 0.
 _FIRST = {"switch": {"sources": [Source.ENGINE, Source.OFF], "listens": 0b01}, "receives": [0, 1], "sends": [0, 1]}
 
 
@@ -62,9 +62,9 @@ class SwitchedLink(wiring.Component):
         Only with replay.
     control_i, control_o : In, Out(stream of unsigned(32))
         Only with replay: control words of ring 0. They leave on the output port of ring 0, and wait while the
-        transmitter is at the other one. After a setting or a reset the first one starts the link, as the first packet
-        does: so none may be offered before all nodes have their settings. Control words from the input port of ring 0
-        are passed on; other ones are dropped.
+        transmitter is at the other one. After a new setting or a reset the first one starts the link, as the
+        first packet does, so none may be offered before all nodes have their settings. Control words from the
+        input port of ring 0 are passed on; the rest are dropped.
     delay : Out(32)
         Measured latency in cycles of the link to the successor used last: the latency of wires and one more
         for the switch; zero without replay.
@@ -76,7 +76,7 @@ class SwitchedLink(wiring.Component):
         Pulse: load ``seats``, if the node is ``still``.
     seats : In(seats_layout())
     still : Out(1)
-        No packet is here or in flight: all credits are home, and nothing is in a receiver or at a port.
+        No packet is here or in flight: all credits have returned, and nothing is in a receiver or at a port.
     throttle, wire_delay
         As in :class:`~hdl.ring.link_ends.LinkEnds`. Bypassing words are not slowed.
     """
@@ -190,7 +190,7 @@ class SwitchedLink(wiring.Component):
         # of a run: all nodes have their settings.
         begun = Signal()
         first = seats.sends[0]
-        # The transmitter takes nothing before it is at the right port: so this may come a cycle late.
+        # The transmitter takes nothing before it is at the right port, so this may be a cycle late.
         may_tell = Signal()
         m.d.sync += may_tell.eq(
             begun & (seats.sends[self.ring] == first) & (seats.switch.sources[first] == Source.ENGINE))

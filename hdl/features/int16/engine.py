@@ -36,8 +36,8 @@ class Engine(wiring.Component):
     """Run FUSED_UPDATE and SPARSIFY between the memories of an int16 node.
 
     FUSED_UPDATE takes gradients in groups of 32. A group is encoded into a buffer, as the half words of zero-value
-    compression: its marks, and its nonzero values. It is then decoded from there, and each value changes
-    its weight; zeros are skipped, since they would change nothing. SPARSIFY takes three cycles per element.
+    compression: its marks, and its nonzero values. It is then decoded from there, and each value updates its weight;
+    zeros are skipped, since they would change nothing. SPARSIFY takes three cycles per element.
 
     The memories serve the engine in every cycle of an access.
 
@@ -55,7 +55,7 @@ class Engine(wiring.Component):
     gradient_scale, learning_rate : In(18)
         Signed settings with 16 bits of fraction.
     threshold : In(16)
-        Least magnitude of an element that SPARSIFY keeps.
+        Minimum magnitude of an element that SPARSIFY keeps.
     link_reset : In(1)
         While this is high, FUSED_UPDATE ends with LINK_RESET at its next gradient.
     weight_version : Out(32)

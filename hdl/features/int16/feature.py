@@ -65,7 +65,7 @@ _REGISTERS = frozenset({
 
 
 class Int16Feature(Feature):
-    """The int16 node, a separate kind of node."""
+    """Feature that provides the int16 node, a separate kind of node."""
 
     resets = {"GRADIENT_SCALE": 1 << 16, "MASK_ALTERNATIVE": 1 << 15}
 

@@ -63,7 +63,7 @@ class Masker(wiring.Component):
     -------
     word, fields, operation, start, done, status, detail
         Ports to :class:`~hdl.features.int16.queue.CommandQueue`. From ``start`` to ``done`` it takes
-        :func:`mask_cycles`. The detail is the number of replaced elements, or the number of the wrong job.
+        :func:`mask_cycles`. The detail is the number of replaced elements, or the number of the invalid job.
     alternative : In(16)
         Replacement for an element that is not kept.
     count : Out(struct of one bit for each of "command_cycles", "elements_masked")

@@ -18,7 +18,7 @@ _SPRAM_WORDS = 1 << 14
 
 
 def port_signature(words):
-    """User's side of a memory port; it accesses an element in each cycle with ``en`` and ``ready`` high.
+    """User's side of a memory port, which accesses an element in each cycle with ``en`` and ``ready`` high.
 
     The element is written, or read: then it is on ``q`` from the next cycle until the one after the next access.
     """
@@ -35,8 +35,8 @@ def port_signature(words):
 class ElementMemory(wiring.Component):
     """Single-port memory shared by the engine and the host.
 
-    The engine is always served at once, and the host in the other cycles: ``host.ready`` depends combinationally on
-    ``engine.en``. On an iCE40 UP this is one of its single-port memories, with unspecified initial content;
+    The engine is always served immediately, and the host in the other cycles: ``host.ready`` depends combinationally
+    on ``engine.en``. On an iCE40 UP this is one of its single-port memories, with unspecified initial content;
     everywhere else the initial content is zero.
 
     Parameters
@@ -146,7 +146,7 @@ class HostAccess(wiring.Component):
         ]
 
         def listen():
-            """Take a request."""
+            """Accept a request."""
             for access, following in ((self.read, "Read"), (self.write, "Write")):
                 m.d.comb += access.request.ready.eq(1)
                 with m.If(access.request.valid):

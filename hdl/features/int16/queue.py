@@ -49,7 +49,7 @@ class CommandQueue(wiring.Component):
     config : NodeConfig
         An :class:`~hdl.features.int16.feature.Int16Config`.
     operations : tuple of OperationDescription
-        Operations of the node. Each base is in one memory for all of them. An operation with a list at
+        Operations of the node. Each base is in the same memory for all. An operation with a list at
         ``weight_base`` has another list at ``state_base``, and no other operation uses that base.
 
     Members
@@ -125,7 +125,7 @@ class CommandQueue(wiring.Component):
 
         index = Signal(range(DESCRIPTOR_WORDS))  # index of the word from the host
         tail, front = Signal(range(2 * depth)), Signal(range(2 * depth))
-        level = Signal(range(depth + 1))  # waiting commands
+        level = Signal(range(depth + 1))  # number of waiting commands
         added, removed = Signal(), Signal()
         newest = Signal(range(depth))  # event being written
         number = Signal(range(EVENT_WORDS))  # word of that event
@@ -134,13 +134,13 @@ class CommandQueue(wiring.Component):
         queued, popped = Signal(), Signal()
         settled = Signal()  # the word of an event has been fetched
 
-        field = Signal(range(DESCRIPTOR_WORDS))  # command word to read for the next cycle
+        field = Signal(range(DESCRIPTOR_WORDS))  # command word that is read for the next cycle
         memory = Signal(range(3))  # memory of the base to compare: gradient, weight, list of external masks
         room_bits = max(config.memory_map.words).bit_length()
         room = Signal(room_bits)
         status = Signal(5)
         detail = Signal(32)
-        cycles = Signal(32)  # cycles of the wait, and then of the command
+        cycles = Signal(32)  # cycles spent waiting, and then running
         ran, waited = Signal(), Signal()
         taken, raised, missing = Signal(16), Signal(16), Signal(16)
 

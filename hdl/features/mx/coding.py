@@ -1,4 +1,4 @@
-"""Packets of numbers encoded in blocks with a shared exponent, and decoded, as streams."""
+"""Streaming encoder and decoder for packets of numbers in blocks with a shared exponent."""
 
 from amaranth.hdl import Array, Cat, Module
 from amaranth.lib import data, stream, wiring
@@ -42,10 +42,10 @@ class Encoder(wiring.Component):
     -------
     i : In(stream of beat_layout(lanes, format.width))
     choice, flags : In, Out(flags_layout(lanes)), if there is ``among``
-        The chosen format; and for the beat that was quantized one cycle before, the elements that are decoded to
-        zero, and the elements with the largest magnitude or in a block with a NaN.
+        The chosen format; and for the beat that was quantized one cycle before, the elements that decode to zero,
+        and the elements with the largest magnitude or in a block with a NaN.
     o : Out(stream of beat_layout(words))
-        At least one word is kept in each beat, but not all of them need be.
+        Each beat keeps at least one word, but not necessarily all.
     """
 
     def __init__(self, *, codec, lanes, format=FP32, words=None, among=()):
@@ -68,7 +68,7 @@ class Encoder(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the acceptance of a block's last beat to the offer of the words of its first."""
+        """Cycles from the acceptance of a block's last beat to the offer of its first beat's words."""
         return quantizer_latency(self._codec, self._lanes) + Packer.latency
 
     def elaborate(self, platform):
@@ -104,9 +104,9 @@ class Encoder(wiring.Component):
 class Decoder(wiring.Component):
     """Decode packets of words: an :class:`Unpacker` and a :class:`Dequantizer`.
 
-    One beat is output per cycle, also from packet to packet, as long as words come. A beat is offered :attr:`latency`
-    cycles after its last word was accepted. ``i.ready`` depends combinationally on ``o.ready``. A packet with words
-    that end inside a block raises ``error``; missing elements are NaN, and the next packet is not affected.
+    One beat is output per cycle, also from packet to packet, as long as words arrive. A beat is offered
+    :attr:`latency` cycles after its last word was accepted. ``i.ready`` depends combinationally on ``o.ready``. A
+    packet that ends inside a block raises ``error``; missing elements are NaN, and the next packet is not affected.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ class Decoder(wiring.Component):
     o : Out(stream of beat_layout(lanes, format.width))
         Whole blocks: all elements are kept.
     error : Out(1)
-        Pulse: a block lacks bits.
+        Pulse: a block is incomplete.
     """
 
     def __init__(self, *, codec, lanes, format=FP32, words=None, among=()):

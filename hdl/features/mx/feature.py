@@ -8,7 +8,7 @@ __all__ = ["FEATURE", "MxFeature"]
 
 
 class MxFeature(Feature):
-    """Formats with one exponent for the numbers of a block."""
+    """Feature with formats that store one exponent for the numbers of a block."""
 
     def codecs(self):
         """Ring codecs of the formats, by name."""

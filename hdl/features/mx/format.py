@@ -3,10 +3,10 @@
 
 A **block** is ``block`` elements. It holds one exponent; for each subset of ``subset`` elements a difference,
 by which the subset's own exponent is lower; and for each element a sign and a magnitude. The formats of
-:mod:`hdl.features.mx.shared_exponent` have integers as magnitudes; those in
-:mod:`hdl.features.mx.microscaling` are the formats of OCP MX, with integers or small floating-point numbers. The
-units work with any of them: :mod:`hdl.features.mx.quantizer` converts numbers to blocks and back,
-:mod:`hdl.features.mx.packing` blocks to words and back, and :mod:`hdl.features.mx.coding` joins both.
+:mod:`hdl.features.mx.shared_exponent` have integers as magnitudes; those in :mod:`hdl.features.mx.microscaling` are
+the formats of OCP MX, with integers or small floating-point numbers. The units work with any of them:
+:mod:`hdl.features.mx.quantizer` and :mod:`hdl.features.mx.dequantizer` convert between numbers and blocks,
+:mod:`hdl.features.mx.packing` between blocks and words, and :mod:`hdl.features.mx.coding` joins both.
 
 The scale rule
 --------------
@@ -15,13 +15,13 @@ Exponents are as in binary32, biased by 127, and e(x) is the exponent field of a
 1. E is the largest e(x) of the block, or the codec's ``lowest`` where all are smaller. E - ``lowest`` is stored.
    With a scale that is rounded up, e(x) is one higher here if the fraction of x is above the fraction of the format's
    largest number, unless e(x) is 0, or already 254.
-2. A block with an e(x) of 255, an infinity or a NaN, is NaN as a whole: ones are stored as its exponent, and
-   zeros as everything else.
+2. A block with an e(x) of 255, an infinity or a NaN, is NaN as a whole: its exponent is stored as ones, and
+   everything else as zeros.
 3. D, for each subset, is E less the largest e(x) of the subset, but at most 2 ** ``difference_bits`` - 1.
 4. The magnitude is that of x / 2 ** (E - D - 127) in the element's format, rounded, and at most the largest one: a
-   number that would be rounded up beyond it is not, and no rounding changes E or D.
-5. Subnormal numbers are zeros, before all of this when encoded, and after it when decoded; a number of 2 ** 128 or
-   more, which no encoder makes, decodes as an infinity. A zero keeps its sign where the element's format has one.
+   number that rounding would raise beyond it is not rounded up, and no rounding changes E or D.
+5. Subnormal numbers are zeros, before all of this when encoding and after it when decoding; a number of 2 ** 128 or
+   more, which no encoder produces, decodes as an infinity. A zero keeps its sign where the element's format has one.
 6. Elements that are missing in the last block of a packet are +0.
 
 With integers of m bits the value is (-1) ** s * 2 ** (E - D - 127) * 2 ** (1 - m) * M. An exponent of d bits, fewer
@@ -36,7 +36,7 @@ On the wire
 -----------
 The bits of a block are its exponent, its differences, and its elements in order, each lowest bit first; an element
 is its magnitude and then its sign. Block follows block without a gap, from bit 0 of the first word on; only the last
-word of a packet is filled up, with zeros. So n elements take ceil(ceil(n / block) * block_bits / 32) words.
+word of a packet is padded with zeros. So n elements take ceil(ceil(n / block) * block_bits / 32) words.
 """
 
 import dataclasses
@@ -186,7 +186,7 @@ def block_layout(codec, lanes):
 
 
 def check_codec(codec, lanes, format=FP32):
-    """Raise TypeError or ValueError unless units can be made for a codec, a number of lanes and a format."""
+    """Raise TypeError or ValueError unless units can be built for a codec, a number of lanes and a format."""
     if not isinstance(codec, BlockCodec):
         raise TypeError(f"Codec must be a BlockCodec, not {codec!r}")
     check_power("Lane count", lanes, 1, codec.block)

@@ -8,7 +8,7 @@ block of zeros has the smallest scale, 0; a block with an infinity or a NaN is N
 binary32 numbers are zeros, while subnormal numbers of the element's format are not; and -2, which the integers of
 MXINT8 could hold, is not used.
 
-A decoder also takes elements that no encoder makes: infinities and NaNs of E5M2, the NaN of E4M3, and -2.
+A decoder also accepts elements that no encoder produces: infinities and NaNs of E5M2, the NaN of E4M3, and -2.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Blocks with a shared exponent to words without gaps, and back."""
+"""Conversion of blocks with a shared exponent to words without gaps, and back."""
 
 import math
 
@@ -55,7 +55,7 @@ def check_words(words, least):
 
 
 class Packer(wiring.Component):
-    """Join blocks to words.
+    """Pack blocks into words.
 
     One beat is taken per cycle, and the words that it completes are offered :attr:`latency` cycle later, if any; with
     the last beat of a packet also the rest. ``i.ready`` depends combinationally on ``o.ready``.
@@ -75,7 +75,7 @@ class Packer(wiring.Component):
     i : In(stream of block_layout(codec, lanes))
     choice : In, if there is ``among``
     o : Out(stream of beat_layout(words))
-        At least one word is kept in each beat, but not all of them need be.
+        Each beat keeps at least one word, but not necessarily all.
     """
 
     latency = 1
@@ -113,7 +113,7 @@ class Packer(wiring.Component):
         else:
             m.d.comb += piece.eq(Cat(header, body))
 
-        # The rest of the words so far, and its size in units of the positions; zeros above.
+        # Bits of the incomplete word so far, with zeros above, and their number in units of the positions.
         left = Signal(max(starts[-1], 1))
         count = Signal(range(max(WORD // unit, 2)))
         moved = Signal(len(left) + len(piece))
@@ -153,13 +153,13 @@ class Packer(wiring.Component):
 class Unpacker(wiring.Component):
     """Cut words into blocks.
 
-    One beat is output per cycle, as long as words come; words are taken when a beat needs bits of them. A beat is
+    One beat is output per cycle, as long as words arrive; words are taken when a beat needs bits of them. A beat is
     offered :attr:`latency` cycle after its last word was accepted. ``i.ready`` depends combinationally on
     ``o.ready``.
 
-    A packet with words that end inside a block raises ``error``, with the first beat that lacks bits. That beat and
-    the other beats of the block are output as NaN, by their exponent, and the next packet is not affected. The
-    bits after the last block, fewer than 32, are ignored.
+    A packet that ends inside a block raises ``error`` with the first incomplete beat. That beat and the other beats
+    of the block are output as NaN, by their exponent, and the next packet is not affected. The bits after the last
+    block, fewer than 32, are ignored.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ class Unpacker(wiring.Component):
         ``keep`` must be all ones except in the last beat, as usual.
     o : Out(stream of block_layout(codec, lanes))
     error : Out(1)
-        Pulse: a block lacks bits.
+        Pulse: a block is incomplete.
     """
 
     latency = 1
@@ -229,7 +229,7 @@ class Unpacker(wiring.Component):
             taking.eq(crossing & ~ended),
         ]
 
-        # End of the packet, if known.
+        # End of the packet, if already known.
         fresh = Signal.like(count)
         known = Signal()
         end = Signal(range(2 * self._words + 1))

@@ -21,11 +21,11 @@ class Pipeline:
         self.advance = advance
 
     def register(self, name, **values):
-        """Values one step later, under the same names. Nothing is reset."""
+        """Return the values one step later, under the same names, without a reset."""
         return self._register(name, values, reset_less=True)
 
     def flags(self, name, **values):
-        """As :meth:`register`, but zero after reset."""
+        """Return the values like :meth:`register`, but zero after reset."""
         return self._register(name, values, reset_less=False)
 
     def _register(self, name, values, *, reset_less):

@@ -1,4 +1,4 @@
-"""Numbers to blocks with a shared exponent.
+"""Conversion of numbers to blocks with a shared exponent.
 
 See :mod:`hdl.features.mx.format` for the scale rule.
 """
@@ -33,7 +33,7 @@ def _larger(a, b):
 
 
 def _saturated(value, width):
-    """A number, or all ones of a width if it takes more bits."""
+    """Return a number, or all ones of a width if the number needs more bits."""
     if len(value) <= width:
         return value
     return value[:width] | value[width:].any().replicate(width)
@@ -61,8 +61,8 @@ class Quantizer(wiring.Component):
     its last one was accepted: elements are delayed just as long as it takes to determine the largest exponent. A
     partial last block is filled up with +0, one beat per cycle; ``i.ready`` is low then.
 
-    All stages move together: when the output is free, and, while a block has begun, with each of its beats. So a
-    block with late beats holds up the one before it. ``i.ready`` depends combinationally on ``o.ready``.
+    All stages move together: when the output is free and, while a block is incomplete, with each of its beats. A
+    block with late beats therefore holds up the previous one. ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Quantizer(wiring.Component):
     i : In(stream of beat_layout(lanes, format.width))
     choice : In, if there is ``among``
     o : Out(stream of block_layout(codec, lanes))
-        A magnitude with fewer bits than the codec's is in the lowest ones.
+        A magnitude with fewer bits than the codec's is in the lowest bits.
     """
 
     def __init__(self, *, codec, lanes, format=FP32, among=()):
@@ -146,7 +146,7 @@ class Quantizer(wiring.Component):
                 exponent = Mux(present, Mux(above, codec.highest, opened.exponent), 0)
                 fraction, sticky = fraction | above.replicate(kept), sticky | above
             if codec.rounds_up:
-                # The scale is derived from this.
+                # The scale is derived from this value.
                 raises = present & self._is_above(opened.fraction) & opened.exponent.any() & (
                     opened.exponent < ONES - 1)
                 peak = {"peak": (exponent + raises)[:8]}
@@ -177,7 +177,7 @@ class Quantizer(wiring.Component):
         if subsets is None:
             subsets = peaks
 
-        # The largest of the block so far.
+        # The largest exponent of the block so far.
         before = C(codec.lowest, 8)
         if has_top:
             peak = top
@@ -193,7 +193,7 @@ class Quantizer(wiring.Component):
             tags = pipeline.flags("tags_top", **vars(tags))
         common = {"top": top}
 
-        # Differences to it, which grow with it.
+        # Differences from the largest exponent, which grow with it.
         if codec.subsets:
             width = codec.difference_bits
 
@@ -293,7 +293,7 @@ class Quantizer(wiring.Component):
             fraction, sign = rest[:kept], rest[kept]
             sticky = rest[kept + 1] if lost else C(0, 1)
 
-            # Bits to shift right, and the field.
+            # Number of bits to shift right, and the field of the magnitude.
             limit = codec.fraction_bits + guard
             places = limit.bit_length()
             if codec.top_field == 1:
@@ -302,7 +302,7 @@ class Quantizer(wiring.Component):
                 if not codec.subsets:
                     m.d.comb += right.eq(block.top - own)
                 elif width == 1:
-                    # The difference is the borrow.
+                    # The subset's one-bit difference is subtracted as the borrow.
                     start = block.reach if self._among else block.top
                     chain = Signal(1 + len(start), name=f"chain_{lane}")
                     m.d.comb += [chain.eq(Cat(C(0, 1), start) - Cat(lowered[lane], own)), right.eq(chain[1:])]
@@ -341,7 +341,7 @@ class Quantizer(wiring.Component):
             window, low = shifted.window, codec.largest & ((1 << codec.fraction_bits) - 1)
             mantissa = window[guard:-1]
             full = Signal(name=f"full_{lane}")
-            # Its fraction is ones, above at most one zero.
+            # Its fraction consists of ones, followed by at most one zero.
             odd = low & 1 if codec.fraction_bits else 1
             ones = window[-1] & mantissa[1 - odd:].all()
             if self._among:
@@ -384,7 +384,7 @@ class Quantizer(wiring.Component):
         return m
 
     def _chosen(self, m, width, values):
-        """Value for the chosen format."""
+        """Choose the value for the chosen format."""
         value = Signal(width, name="chosen")
         m.d.comb += value.eq(Array(values)[self.choice])
         return value

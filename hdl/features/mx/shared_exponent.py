@@ -12,18 +12,18 @@ __all__ = ["BFP8", "MX4", "MX6", "MX9", "SharedExponent"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedExponent(BlockCodec):
-    """Integers with a sign, relative to a block's exponent and a subset's difference to it.
+    """Signed integers, relative to a block's exponent and a subset's difference from it.
 
     Parameters
     ----------
     block : int
         Elements in a block: a power of two up to 256.
     subset : int
-        Elements with a common difference: a power of two, at most a block. Without effect if there are none.
+        Elements with a common difference: a power of two, at most a block. No effect without differences.
     exponent_bits : int
         Width of the block's exponent; 2 to 8.
     difference_bits : int
-        Width of a difference; 0 to 4. Width 0, for no differences, makes flat block floating point.
+        Width of a difference; 0 to 4. Width 0, for no differences, gives flat block floating point.
     mantissa_bits : int
         Width of a magnitude; 1 to 16.
     """
@@ -65,7 +65,7 @@ class SharedExponent(BlockCodec):
 
     @property
     def lowest(self):
-        """The smallest exponent a block can have."""
+        """Smallest exponent that a block can have."""
         return BIAS - ((1 << (self.exponent_bits - 1)) - 1)
 
     @property

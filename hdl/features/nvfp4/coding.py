@@ -1,4 +1,4 @@
-"""Packets of numbers encoded as NVFP4, and decoded, as streams."""
+"""Streaming encoder and decoder for packets of NVFP4 numbers."""
 
 from amaranth.hdl import Module
 
@@ -21,7 +21,7 @@ class Encoder(coding.Encoder):
 
     @property
     def latency(self):
-        """Cycles from the acceptance of a block's last beat to the offer of the words of its first."""
+        """Cycles from the acceptance of a block's last beat to the offer of its first beat's words."""
         return quantizer_latency(self._codec, self._lanes) + Packer.latency
 
     def elaborate(self, platform):

@@ -1,4 +1,4 @@
-"""Blocks of NVFP4 to numbers; see :mod:`hdl.features.nvfp4.format`."""
+"""Conversion of NVFP4 blocks to numbers; see :mod:`hdl.features.nvfp4.format`."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring

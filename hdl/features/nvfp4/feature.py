@@ -8,7 +8,7 @@ __all__ = ["FEATURE", "Nvfp4Feature"]
 
 
 class Nvfp4Feature(Feature):
-    """Format nvfp4: numbers of a block share one scale, and numbers of a tensor another."""
+    """Feature with format nvfp4: a scale for each block of numbers, and another for the whole tensor."""
 
     requires = ("mx",)
 

@@ -2,7 +2,7 @@
 """NVFP4: blocks of 16 numbers of E2M1 with a scale of E4M3, and a scale of the whole tensor.
 
 A number is element * block scale * tensor scale. The largest number of a stream is known only at its end, so the
-tensor scale is a parameter of the codec: a power of two, which costs no gate.
+tensor scale is a parameter of the codec: a power of two, which costs no gates.
 
 1. The scale of a block is max |x| / 6 / tensor scale as a number of E4M3, rounded to nearest even; at least 2 ** -9,
    the smallest number above zero, and at most 448.

@@ -64,7 +64,7 @@ class ScaledForm(BlockForm):
         return Cat(opened.fraction[:lost].any(), opened.fraction[lost:], opened.exponent)
 
     def rounder(self):
-        """Make a :class:`ScaledRounder`."""
+        """Create a :class:`ScaledRounder`."""
         return ScaledRounder(form=self)
 
 
@@ -72,7 +72,7 @@ class ScaledRounder(wiring.Component):
     """Round the elements of blocks to E2M1 with a scale of E4M3, as integers in units of the smallest element.
 
     Scales and elements are computed as in the :class:`~hdl.features.nvfp4.quantizer.Quantizer`, three cycles after
-    the largest key came. Members and latency are as in :class:`SubsetRounder`; pairs have no meaning.
+    the largest key arrived. Members and latency are as in :class:`SubsetRounder`; pairs have no meaning.
 
     Parameters
     ----------
@@ -97,14 +97,14 @@ class ScaledRounder(wiring.Component):
         with m.If(wait(m, "opens", self.opens, self.lead - 1)):
             m.d.sync += [scale.fraction.eq(opened.fraction), scale.exponent.eq(
                 Mux(code == NAN_SCALE, ONES, opened.field + (ORIGIN - 3 + power)))]
-        # 1 and 2: the interval of the element relative to its scale, and the element in this interval.
+        # Stages 1 and 2: the interval of the element relative to its scale, and the element in this interval.
         operand = self.element
         key = Cat(operand.rest, operand.fraction, Mux(self.present, operand.exponent, 0))
         magnitude = find_element(m, pipeline, "element", data.View(KEY, key), Cat(scale.fraction, scale.exponent),
                                  wait(m, "fraction", scale.fraction, 1))
-        # 3: the element.
+        # Stage 3: determine the element.
         rounded = register(m, "found", magnitude=magnitude, sign=wait(m, "sign", operand.sign, 2))
-        # 4: its integer.
+        # Stage 4: convert the element to an integer.
         integer = Signal(4)
         with m.Switch(rounded.magnitude):
             for element, number in enumerate(MINIFLOATS):

@@ -1,4 +1,4 @@
-"""Numbers to blocks of NVFP4; see :mod:`hdl.features.nvfp4.format`."""
+"""Conversion of numbers to NVFP4 blocks; see :mod:`hdl.features.nvfp4.format`."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -31,8 +31,8 @@ class Quantizer(wiring.Component):
     One beat is taken and one is output per cycle. The first beat of a block is offered :attr:`latency` cycles after
     its last one was accepted. A partial last block is filled up with +0, one beat per cycle; ``i.ready`` is low then.
 
-    All stages move together, as in :class:`hdl.features.mx.quantizer.Quantizer`: when the output is free,
-    and, while a block has begun, with each of its beats. ``i.ready`` depends combinationally on ``o.ready``.
+    All stages move together, as in :class:`hdl.features.mx.quantizer.Quantizer`: when the output is free and, while a
+    block is incomplete, with each of its beats. ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class Quantizer(wiring.Component):
         lanes = [self._open(pipeline, lane, beat.keep[lane] & ~filling) for lane in range(self._lanes)]
         tags = pipeline.flags("entered", first=number == 0, final=enters & ends, last=filling | beat.last)
 
-        # The largest magnitude of the beat, of the block, and its scale.
+        # The largest magnitude of the beat and of the block, and the scale of the block.
         peaks = [lane.key for lane in lanes]
         while len(peaks) > 1:
             level = len(peaks) // 2

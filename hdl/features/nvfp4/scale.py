@@ -30,7 +30,7 @@ def find_scale(m, pipeline, largest, power):
     Value
         Seven bits of E4M3, not zero.
     """
-    sixth = Signal(5, name="sixth")  # one, three bits of the scale, and one below; then the sticky bit
+    sixth = Signal(5, name="sixth")  # a one, three bits of the scale, and one bit below; then the sticky bit
     with m.Switch(largest.fraction):
         for fraction in range(64):
             x, divisor = fraction + 64, 3 if fraction < 32 else 6

@@ -1,4 +1,4 @@
-"""Programs of commands, in two queues or more, see docs/program.md."""
+"""Programs of commands, in two or more queues, see docs/program.md."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ class Programs(Section):
         docs/program.md.
     versions : bool
         Whether the updates of regions of weights are counted; a command that would compute with a wrong version of
-        weights is then refused.
+        weights is then rejected.
     move_queue : bool
         Whether there is a third queue, which moves activations to a far memory and back.
     """
@@ -39,13 +39,13 @@ class Programs(Section):
     move_queue: bool = option(False, Flag())
 
     def make_memory(self, queues):
-        """Make the memory of the programs of ``queues`` queues."""
+        """Create the memory of the programs of ``queues`` queues."""
         from hdl.features.programs.program_memory import ProgramMemory
 
         return ProgramMemory(queues=queues, depth=self.depth, banks=self.banks)
 
     def make_versions(self):
-        """Make the update counters of regions."""
+        """Create the update counters of regions."""
         from hdl.features.programs.region_versions import RegionVersions
 
         return RegionVersions()
@@ -63,7 +63,7 @@ class Programs(Section):
         return {"banks": Out(BanksSignature())} if self.banks > 1 else {}
 
     def connect_banks(self, m, queue, memory):
-        """Make the bank selection, if there are two banks, and connect it with queue and memory."""
+        """Create the bank selection, if there are two banks, and connect it with queue and memory."""
         from hdl.features.programs.program_banks import connect_banks
 
         if self.banks > 1:
@@ -77,7 +77,7 @@ class Programs(Section):
 
 
 class ProgramsFeature(Feature):
-    """Commands that wait for commands of another queue, and settings that are latched for a pass."""
+    """Feature with commands that wait for another queue, and settings that are latched for a pass."""
 
     def lacks(self, config):
         return () if config.has_banks else ("PROGRAM_BANK", "PROGRAM_SET")

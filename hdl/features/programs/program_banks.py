@@ -60,11 +60,11 @@ class ProgramBanks(wiring.Component):
     The set of a run is its ``first``, the number of passes before it, and each pass is a set. An edit is accepted
     if it is newer than the latest one, is for the set after the latest run, and has the digest of the idle bank,
     which must not be empty. It waits until a run begins with its set. In that cycle banks are swapped, for all
-    queues, and never during a run. A run that begins with another set leaves the edit waiting, and uses the current
-    bank. A header for the idle bank cancels a waiting edit; its number cannot be used again.
+    queues, and never during a run. A run that begins with a different set leaves the edit waiting, and uses the
+    current bank. A header for the idle bank cancels a waiting edit; its number cannot be used again.
 
     The digest restarts with a header of queue 0 and slot 0 for the idle bank, and continues with all words of loads
-    for that bank, headers included. It equals zlib's CRC-32 of them. After a swap of banks there is none.
+    for that bank, headers included. It equals zlib's CRC-32 of them. After a swap of banks there is no digest.
 
     ``verdict`` and ``loaded`` depend combinationally on ``host.edit`` and on ``host.run``; ``bank`` is a register.
 
@@ -153,7 +153,7 @@ def banks_members():
 
 
 def connect_banks(m, queue, programs):
-    """Make the bank selection of a command queue that has :func:`banks_members`, and connect it with the program
+    """Create the bank selection of a command queue that has :func:`banks_members`, and connect it with the program
     memory."""
     m.submodules.banks = banks = ProgramBanks()
     wiring.connect(m, port=wiring.flipped(queue.banks), banks=banks.host)

@@ -20,11 +20,11 @@ __all__ = ["ProgramMemory"]
 class ProgramMemory(wiring.Component):
     """Memory of the commands of every queue's program.
 
-    A load begins with a header, and continues with the 16 words of each command. The queue's program ends before
-    the header's slot, and one command later with the last word of each command: a program is longer by a command
-    only when the whole command is stored. Words after the last slot are dropped.
+    A load begins with a header, and continues with the 16 words of each command. The header ends the queue's program
+    before the header's slot; the last word of each command then extends it by this command, so that a program
+    contains only commands that are completely stored. Words after the last slot are dropped.
 
-    ``data`` is the word that was addressed one cycle before; a word can be read from the cycle after it was taken
+    ``data`` is the word that was addressed one cycle before; a word can be read from the cycle after its acceptance
     on.
 
     With two banks there are programs in both. Reads, ``lengths`` and ``model`` refer to ``bank``, and so do loads,
@@ -48,7 +48,7 @@ class ProgramMemory(wiring.Component):
         Queue, slot and index of the word to read.
     data : Out(32)
     lengths : Out(array of 16 bits)
-        Commands in the program of each queue.
+        Number of commands in each queue's program.
     model : Out(8)
         Number in the latest header.
     bank : In(1), with two banks
@@ -83,7 +83,7 @@ class ProgramMemory(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        places = 1 << len(self.slot)  # of each queue; the first `depth` are used
+        places = 1 << len(self.slot)  # slots of each queue; the first `depth` are used
         m.submodules.memory = memory = Memory(
             shape=32, depth=self._queues * self._banks * places * DESCRIPTOR_WORDS, init=[],
             attrs={"no_rw_check": 1})

@@ -9,7 +9,7 @@ def program_states(m, port, header, address, word, second, third, status, take, 
     """Add the states of LOAD_PROGRAM, RUN and EDIT to the host port; parameters are its signals and actions.
 
     A node with one bank of programs begins a run with its last word, and a node with two banks when the whole run is
-    known, since its set decides on the bank.
+    known, since its set determines the bank.
     """
     banked = hasattr(port, "banks")
 

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["REGIONS_MAX", "RegionVersions", "region_layout"]
 
-#: Number of regions that a command can name, without region 0, which stands for none.
+#: Number of regions that a command can name, without region 0, which stands for no region.
 REGIONS_MAX = 63
 
 
@@ -19,10 +19,10 @@ def region_layout():
 class RegionVersions(wiring.Component):
     """Count the updates of regions of weights, and compare with the number of updates that a command requires.
 
-    A region has one copy of weights, or two copies that are ``apart``, for even and for odd passes. An update makes
-    the next version: of the only copy from itself, or of the copy of its pass from the other copy. A command of pass
-    p requires version p in a region with one copy. With two copies it requires version p - 1, and 0 in the first
-    pass, of the copy of its pass: weights are then one update late.
+    A region has one copy of weights, or two copies that are ``apart``, for even and for odd passes. An update
+    produces the next version: of the only copy from itself, or of the copy of its pass from the other copy. A command
+    of pass p requires version p in a region with one copy. With two copies it requires version p - 1, or 0 in the
+    first pass, of the copy of its pass: the weights then lag by one update.
 
     ``version``, ``expected`` and ``right`` refer to the command at ``head`` :attr:`settling` cycles after it has
     changed, and :attr:`latency` cycles after an update has ``ended``. Region 0 is always right.
@@ -77,7 +77,7 @@ class RegionVersions(wiring.Component):
         depth = 2 * (self._regions + 1)
         m.submodules.memory = memory = Memory(shape=16, depth=depth, init=[])
         read, write = memory.read_port(domain="comb"), memory.write_port()
-        address = Signal(range(depth))  # of the version that the update makes
+        address = Signal(range(depth))  # address of the version that the update makes
         following = Signal(16)
         swept = Signal(range(depth))
 

@@ -1,7 +1,7 @@
 """Integer arithmetic of inference: codes, offsets and requantisation, and their widths.
 
-A weight is the integer A = Z + Q or A = Z - Q, of an unsigned code Q and the offset Z of its output. An output is the
-bias and the sum of A * X, in 32 bits; between layers it is multiplied, rounded, shifted and clamped to 8 bits.
+A weight is the integer A = Z + Q or A = Z - Q, with an unsigned code Q and the offset Z of its output. An output is
+the bias plus the sum of A * X, in 32 bits; between layers it is multiplied, rounded, shifted and clamped to 8 bits.
 
 A sum of at most :data:`LENGTH_MAX` inputs with a bias of :data:`BIAS_BITS` bits does not overflow: |A| is at most
 256, X is at most 255, and 32768 * 256 * 255 + 2 ** 23 is 2 ** 31.
@@ -50,7 +50,7 @@ class Variant(enum.StrEnum):
 
 
 class Form(enum.StrEnum):
-    """Form of multiplication in hardware; both have the same results."""
+    """Form of the multiplication in hardware; both forms give the same results."""
 
     ADJUSTED = "adjusted"
     """A * X: a multiplier is one bit wider than a code."""

@@ -11,7 +11,7 @@ __all__ = ["describe"]
 def describe(config):
     """Return the engine's :class:`~hdl.control.engine.EngineDescription`.
 
-    INFER has its list of layers at ``weight_base``; its length is a number of samples.
+    The list of layers of INFER is at ``weight_base``; the command's length is a number of samples.
     """
     return EngineDescription(
         name="inference",

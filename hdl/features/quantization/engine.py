@@ -20,10 +20,10 @@ from hdl.streams.stream import Queue, SkidBuffer, connect_stream
 
 __all__ = ["InferenceDataflow", "InferenceEngine", "counts_layout", "infer_cycles", "peak_cycles", "setup_layout"]
 
-#: Maximum outputs in the multipliers, each with a waiting scale.
+#: Maximum number of outputs in the multipliers, each with a waiting scale.
 _SCALES = 17
 
-#: Maximum layers that wait to be written while the next ones are read.
+#: Maximum number of layers that wait to be written while the next ones are read.
 _TARGETS = 2
 
 
@@ -42,12 +42,12 @@ def _scale_layout():
 
 
 class InferenceDataflow(wiring.Component):
-    """Datapath, for one command after each reset.
+    """Datapath that runs one command after each reset.
 
-    A layer from the list is passed to all units that take part in it. Each begins it when it has finished the
-    previous one, and can queue one more meanwhile: readers of codes, inputs and parameters, the buffer of inputs, and
-    the writer of results. Inputs of a sample are read when its outputs of the previous layer are in memory: up to
-    ``samples`` samples may be in progress.
+    A layer from the list is passed to all units that take part in it: the readers of codes, inputs and parameters,
+    the buffer of inputs, and the writer of results. A unit begins the layer when it has finished the previous one,
+    and can queue one more meanwhile. Inputs of a sample are read when its outputs of the previous layer are in
+    memory; up to ``samples`` samples may be in progress.
 
     Parameters
     ----------
@@ -58,14 +58,14 @@ class InferenceDataflow(wiring.Component):
     Members
     -------
     start : In(1)
-        Begins the command, one cycle after reset at the earliest.
+        Begin the command, one cycle after reset at the earliest.
     setup : In(setup_layout(config))
     done : Out(1)
         High for a cycle when the last result is written to memory.
     bad : Out(1)
-        A layer is wrong, and results of all layers before it are in memory; held.
+        A layer is invalid, and the results of all previous layers are in memory; held.
     number : Out(16)
-        Number of the wrong layer.
+        Number of the invalid layer.
     multiplied : Out(1)
         All lanes multiply.
     gradient_read, gradient_write, weight_read : memory ports
@@ -275,7 +275,7 @@ def infer_cycles(layers, samples, *, lanes, form=Form.ADJUSTED):
     ahead = RowReader.latency + LayerReader.latency(lanes=lanes) + SkidBuffer.latency + SampleJobs.latency
     ahead += RowReader.latency + first_rows
     after = latency(lanes=4 * lanes, form=form) + SkidBuffer.latency + Requantizer.latency + SkidBuffer.latency
-    # With one lane, the first output's parameters are two rows, and inputs of another sample come between.
+    # With one lane, the first output's parameters are two rows, and inputs of another sample come in between.
     between = 1 + (samples > 1) if lanes == 1 else 0
     multiplying = peak_cycles(layers, samples, lanes=lanes)
     return ahead + InputBuffer.latency + between + multiplying + after + ResultWriter.latency
@@ -290,9 +290,9 @@ class InferenceEngine(wiring.Component):
     """Run INFER on the memories of a node, one command after the other.
 
     A command is run by the :class:`InferenceDataflow`, which is held in reset between commands, and reported by one
-    event. docs/protocol.md describes the list of layers. Without samples, a command succeeds at once.
+    event. docs/protocol.md describes the list of layers. Without samples, a command succeeds immediately.
 
-    All layers before a wrong one are executed, and none from it on; only the results of executed layers are
+    All layers before an invalid one are executed, and none from it on; only the results of executed layers are
     written.
 
     Parameters
@@ -307,10 +307,10 @@ class InferenceEngine(wiring.Component):
     command : In(stream of command_layout())
         INFER, checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
-        One for each command. The detail is the number of cycles with multiplications in all lanes, or the number of
-        the wrong layer.
+        One event for each command. The detail is the number of cycles with multiplications in all lanes, or the
+        number of the invalid layer.
     link_reset : In(1)
-        End a command, possibly half-way.
+        Abort a command, possibly half-way through.
     weight_version : In(32)
         Version in the event.
     count : Out(counts_layout())

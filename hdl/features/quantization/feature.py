@@ -14,7 +14,7 @@ class Quantization(Section):
 
 
 class QuantizationFeature(Feature):
-    """Operation INFER of a node."""
+    """Feature that adds the operation INFER to a node."""
 
     def engines(self, config):
         from hdl.features.quantization import description

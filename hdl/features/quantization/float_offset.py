@@ -21,7 +21,7 @@ __all__ = ["FloatOffset", "IntegerOffset"]
 #: Bits of a sum of inputs, signed or not.
 _INPUT_SUM_BITS = 24
 
-#: Bits of a rounded output before the limits.
+#: Bits of a rounded output before it is limited.
 _ROUNDED_BITS = 10
 
 
@@ -40,10 +40,9 @@ def _delayed(m, name, value, cycles):
 class FloatOffset(wiring.Component):
     """Compute outputs of 8 bits by plain asymmetric quantisation: S * (bias + sum of Q * X) + W * sum of X.
 
-    Integers are exact until they are converted. Products and their sum are binary32, rounded to nearest even, and so
-    is the conversion of the sum to an integer. A beat is taken in every cycle, and the output of the
-    last one is on ``o`` :attr:`latency` cycles later. There is no handshake, unlike in a unit of a node, which
-    would need one.
+    Integers are exact until they are converted. Products and their sum are binary32 numbers rounded to nearest even,
+    as is the conversion of the sum to an integer. A beat is taken in every cycle, and the output of the last one is
+    on ``o`` :attr:`latency` cycles later. There is no handshake, which a unit of a node would need.
 
     Parameters
     ----------

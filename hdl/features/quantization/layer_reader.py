@@ -44,7 +44,7 @@ def checked_layer_layout(config):
 class LayerReader(wiring.Component):
     """Read the layers of a list one after the other, and offer each valid layer, up to the final one.
 
-    A layer is wrong
+    A layer is invalid
 
     - if it has no inputs or outputs, or more inputs than :data:`INPUT_ROWS` memory rows;
     - if one of its addresses is not the start of a memory row;
@@ -62,7 +62,7 @@ class LayerReader(wiring.Component):
     Members
     -------
     start : In(1)
-        Begin a list. Only the first one after reset counts.
+        Begin a list. After a reset, only the first start has an effect.
     samples : In(32)
         Number of samples, held from ``start`` on.
     empty : In(1)
@@ -71,7 +71,7 @@ class LayerReader(wiring.Component):
         The list; its end has ``last``.
     o : Out(stream of checked_layer_layout(config))
     bad : Out(1)
-        The next layer is wrong; no further layer is offered.
+        The next layer is invalid; no further layer is offered.
     """
 
     def __init__(self, *, config):
@@ -106,7 +106,7 @@ class LayerReader(wiring.Component):
         def rows_of(count, per_row):
             return (count + (per_row - 1)) >> exact_log2(per_row)
 
-        # Each part in turn is compared with its memory: the product of count and rows, added to the first row.
+        # The parts are compared with their memories one by one: the first row plus the product of count and rows.
         step = Signal(range(4))
         input_rows, code_rows = Signal(_BITS), Signal(_BITS)
         parameter_rows, output_rows = Signal(_BITS + 1), Signal(_BITS)

@@ -15,7 +15,7 @@ MAX_LANES = 32
 #: Bits of the longest sum of inputs, signed or unsigned.
 _INPUT_SUM_BITS = (LENGTH_MAX * ((1 << INPUT_BITS) - 1)).bit_length() + 1
 
-#: Bits of that sum for one multiplier; a second one takes the rest.
+#: Bits of that sum that one multiplier handles; a second one handles the rest.
 _LOW_BITS = 17
 
 
@@ -43,7 +43,7 @@ def latency(*, lanes, form):
 class MatrixVector(wiring.Component):
     """Multiply weights and inputs, a beat in every cycle, and add up the products of each output.
 
-    In the adjusted form each lane has an adder, which makes the weight A = Z + Q or Z - Q, and multiplies by that. In
+    In the adjusted form each lane has an adder, which forms the weight A = Z + Q or Z - Q, and multiplies by it. In
     the separate form lanes multiply codes, the inputs are also summed, and their sum is multiplied by Z once per
     output. Both give the same numbers if every A has at most ``bits`` + 1 bits. Sums wrap at 32 bits; sums
     bounded as in :mod:`hdl.features.quantization.arithmetic` never do.

@@ -19,7 +19,7 @@ def run_layout(rows, elements):
 
 
 class SampleJobs(wiring.Component):
-    """Make the read jobs of a layer, one for each sample.
+    """Create the read jobs of a layer, one for each sample.
 
     Latency is :attr:`latency` cycle from a layer to its first job; there is no bubble between jobs, nor between
     layers. ``layer.ready`` depends combinationally on ``job.ready`` and ``allow``.
@@ -142,7 +142,7 @@ class InputBuffer(wiring.Component):
         left = Signal.like(self.samples)
         r_half, r_row = Signal(), Signal(range(INPUT_ROWS))
         output = Signal.like(layer.last_output)
-        at_last, at_end = Signal(), Signal()  # this is the last row, the last output
+        at_last, at_end = Signal(), Signal()  # this is the last row; this is the last output
         fetched = Signal()
         loading, fetching = Signal(), Signal()
         last, end = Signal(), Signal()
@@ -192,7 +192,7 @@ class InputBuffer(wiring.Component):
 class ParameterUnpacker(wiring.Component):
     """Unpack beats into the parameters of outputs, two elements each.
 
-    Latency is :attr:`latency` cycle; throughput is one output per cycle, or with one lane one every other cycle.
+    Latency is :attr:`latency` cycle; throughput is one output per cycle, or one every other cycle with one lane.
     ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Requantisation of sums to the inputs of the next layer: one multiplication, a rounded shift, and limits."""
+"""Requantisation of sums to inputs of the next layer: multiplication, rounded shift, and clamping."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -8,7 +8,7 @@ from hdl.features.quantization.arithmetic import ACCUMULATOR_BITS, MULTIPLIER_BI
 
 __all__ = ["Requantizer", "result_layout", "scaled_layout"]
 
-#: Bits of a sum for one multiplier; a second one takes the rest.
+#: Bits of a sum that one multiplier handles; a second one handles the rest.
 _LOW_BITS = 16
 
 

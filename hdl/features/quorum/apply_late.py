@@ -20,16 +20,16 @@ __all__ = ["ApplyLate", "ApplyLateFlow"]
 class ApplyLate(wiring.Component):
     """Run APPLY_LATE: wait until the round of the command is closed, then apply a late gradient.
 
-    If there are a gradient in time and a late one, the first becomes the sum of both, the late one times its weight;
-    if there is only a late one, it becomes its product. Product and sum are in binary32, each rounded to nearest
-    even. Without a late gradient there is nothing to do. The gradients are in slots, ``stride`` elements apart from
-    ``gradient_base`` on, and have ``length`` elements.
+    If there are both a gradient in time and a late one, the first becomes the sum of itself and the late one times
+    its weight; if there is only a late one, it becomes this product. Product and sum are in binary32, each rounded to
+    nearest even. Without a late gradient nothing is done. The gradients have ``length`` elements and are in slots,
+    ``stride`` elements apart from ``gradient_base`` on.
 
-    Elements are processed one by one, a row at a time: a row takes ``lanes`` and 4 cycles, or 7 with two gradients.
+    Elements are processed one by one, a row at a time: a row takes ``lanes`` plus 4 cycles, or plus 7 with two.
 
-    A command that waits for its round for ``timeout`` cycles, since the last one with a node ``alive``, ends
-    with ``CLOSE_TIMEOUT``; the detail is the number of the round. Otherwise the detail is the masks of the
-    round: the nodes in time in the low half, and the late ones.
+    A command that has waited for its round for ``timeout`` cycles, counted from the last cycle with a node ``alive``,
+    ends with ``CLOSE_TIMEOUT``, and the number of the round as its detail. Otherwise the detail contains the masks of
+    the round: the nodes in time in the low half, the late ones in the high half.
 
     Parameters
     ----------
@@ -129,10 +129,10 @@ class ApplyLateFlow(wiring.Component):
     -------
     start : In(1)
     waits : Out(1)
-        From the cycle after ``start`` to that of ``known``.
+        From the cycle after ``start`` to the cycle of ``known``.
     known : In(1)
     base, stride : In(range(rows))
-        First row of slot 0, and distance of the slots.
+        First row of slot 0, and distance between the slots.
     length : In(range(rows * lanes + 1))
     work : In(work_layout())
         From the cycle after ``known`` on.
@@ -141,7 +141,7 @@ class ApplyLateFlow(wiring.Component):
     read, write : memory ports
     """
 
-    #: Maximum results in flight; they fill LUT memory.
+    #: Maximum number of results in flight, which fills LUT memory.
     depth = 17
 
     def __init__(self, *, rows, lanes):
@@ -175,7 +175,7 @@ class ApplyLateFlow(wiring.Component):
         feeds, second, last_lane = Signal(), Signal(), Signal()
         places = Signal(range(self.depth + 1), init=self.depth)
         writes = write.valid & write.ready
-        begin = Signal(range(self._rows))  # of the slot being read
+        begin = Signal(range(self._rows))  # first row of the slot being read
         fresh_begin, late_begin = self._begins(m)
         m.d.comb += [
             begin.eq(Mux(second, fresh_begin, late_begin)),

@@ -17,16 +17,16 @@ class QuorumCloser(wiring.Component):
     """Close the round that its node waits for, once there are enough gradients in time, or at a deadline.
 
     The unit stores the gradients of all nodes, by node and slot. While its node ``waits`` for a round it examines one
-    of them per cycle; a lap takes :attr:`lap` cycles. At the end of a lap the round is closed if ``quorum`` of the
-    gradients examined in the lap are in time, or if ``deadline`` cycles have passed since the end of the lap that
-    found the first. The next lap removes the gradients in the round, and those too late for any round; then the
-    round is offered at ``close``. A gradient that is heard takes a cycle of a lap, and comes too late for the round
-    if the lap has passed its position.
+    gradient per cycle; a lap through all takes :attr:`lap` cycles. At the end of a lap the round is closed if
+    ``quorum`` of the gradients examined in it are in time, or if ``deadline`` cycles have passed since the end of the
+    lap that found the first one. The next lap removes the gradients of the round, and gradients too late for any
+    round; then the round is offered at ``close``. A gradient that is heard takes one cycle of a lap, and misses the
+    round if the lap has passed its position.
 
-    Of a node, one gradient may be in time, and one late: the oldest one with a weight. The index is the sum of the
+    Each node can have one gradient in time, and one late: the oldest one with a weight. The index is the sum of the
     weights in sixteenths, modulo 512.
 
-    A gradient is heard in every cycle except during a reset and :attr:`lap` cycles after it. ``close`` is registers.
+    A gradient is heard in any cycle except during a reset and :attr:`lap` cycles after it. ``close`` is a register.
 
     Members
     -------
@@ -36,13 +36,13 @@ class QuorumCloser(wiring.Component):
     tag : In(16)
         Number of the round; held with ``waits``.
     quorum : In(5)
-        Required gradients in time; 0 is as 1.
+        Required number of gradients in time; 0 acts as 1.
     deadline : In(32)
         Cycles; 0 for none.
     weights : In(weights_layout())
     close : Out(stream of closing_layout())
     reset : In(1)
-        Level: forget everything.
+        Level: discard all state.
     """
 
     lap = SLOTS * NODES
@@ -61,7 +61,7 @@ class QuorumCloser(wiring.Component):
         row = data.StructLayout({"tag": 16, "present": 1})
         m.submodules.table = table = Memory(shape=row, depth=self.lap, init=[])
         read, write = table.read_port(domain="comb"), table.write_port()
-        position = Signal(range(self.lap))  # slot in the lowest bit, node above
+        position = Signal(range(self.lap))  # slot in the lowest bit, node in the bits above
         steps, final, second = Signal(), Signal(), position[0]
         forgets, clears = Signal(), Signal(init=1)
         fresh, weight, stale, age = judge(m, "row", tag=self.tag, present=read.data.present, of=read.data.tag,

@@ -12,7 +12,7 @@ __all__ = ["describe"]
 def describe(config):
     """Return the engine's :class:`~hdl.control.engine.EngineDescription`.
 
-    APPLY_LATE has slot 0 at ``gradient_base``; the other slot and the zeros follow, each after GRADIENT_STRIDE.
+    Slot 0 of APPLY_LATE is at ``gradient_base``; the other slot and the zeros follow, GRADIENT_STRIDE apart.
     """
     same = ("link_reset", "timeout", "deadline", "quorum", *(f"stale_weights_{n}" for n in range(3)))
     return EngineDescription(

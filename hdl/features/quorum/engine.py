@@ -23,7 +23,7 @@ class QuorumEngine(wiring.Component):
 
     Connects :class:`~hdl.features.quorum.state.QuorumState`, :class:`~hdl.features.quorum.closer.QuorumCloser`,
     :class:`~hdl.features.quorum.apply_late.ApplyLate`, :class:`~hdl.features.quorum.gate.ComputeGate` and
-    :class:`~hdl.features.quorum.gate.UpdateGate`, which are described there. docs/ring/quorum.md has the rules.
+    :class:`~hdl.features.quorum.gate.UpdateGate`, which are described there. docs/ring/quorum.md states the rules.
 
     Parameters
     ----------

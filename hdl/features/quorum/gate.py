@@ -26,9 +26,9 @@ def _pass(m, gate, holds):
 class ComputeGate(wiring.Component):
     """Hold a COMPUTE with ``round`` until there is a slot for its gradient, or its round is closed.
 
-    It then computes to the slot. A command of a closed round computes nothing: it passes with length and duration 0.
-    The same applies while ``stopped``, or while links are reset, since no node may be left to make room. Other
-    commands pass, without a register.
+    The command then computes into this slot. A command of a closed round computes nothing: it passes with length and
+    duration 0. The same applies while ``stopped``, or while links are reset, since there may be no node left to make
+    room. Other commands pass without a register.
 
     A COMPUTE that need not wait is offered at ``gate.o`` :attr:`latency` cycle after ``gate.i``.
 
@@ -41,7 +41,7 @@ class ComputeGate(wiring.Component):
     -------
     gate : Out(gate_signature())
     stride : In(32)
-        Distance of slots.
+        Distance between slots.
     stopped : In(1)
     tag : Out(16), over, room, slot : In, begun, into, ended, good : Out
         Ports to the :class:`~hdl.features.quorum.state.QuorumState`.
@@ -92,10 +92,10 @@ class ComputeGate(wiring.Component):
 
 
 class UpdateGate(wiring.Component):
-    """Hold a FUSED_UPDATE with ``round`` until its scale is read, and make it take the gradients of its round.
+    """Hold a FUSED_UPDATE with ``round`` until its scale is read, and give it the gradients of its round.
 
-    It takes this node's gradient in time, otherwise the late gradient, otherwise the zeros after the slots.
-    Its scale is that of the round's index. Other commands pass, without a register.
+    It uses this node's gradient in time, or else the late gradient, or else the zeros after the slots. Its scale
+    belongs to the round's index. Other commands pass without a register.
 
     Such an update is offered at ``gate.o`` :attr:`latency` cycles after ``gate.i``, if the memory grants its read.
 
@@ -109,7 +109,7 @@ class UpdateGate(wiring.Component):
     -------
     gate : Out(gate_signature())
     stride : In(32)
-        Distance of slots.
+        Distance between slots.
     work : In(work_layout())
     scale_read : memory port
     given : In(32)

@@ -128,7 +128,7 @@ def judge(m, name, *, tag, present, of, weights):
 
 
 def _choose(index, values):
-    """Value at an index, as a tree of multiplexers."""
+    """Choose the value at an index, with a tree of multiplexers."""
     for bit in index:
         values = [Mux(bit, odd, even) for even, odd in zip(values[::2], values[1::2], strict=True)]
     return Cat(values[0])[:5]

@@ -17,13 +17,13 @@ CLOSE_WORDS = 3
 class QuorumRelay(wiring.Component):
     """Forward READYs towards rank 0, and a CLOSE from there once around the ring.
 
-    Rank 0 takes off both, so words of rounds never wait for later ones: rank 0 takes all that arrive, and
-    the other nodes wait only for their successor. A node's own READY goes before arriving words, but never into the
-    middle of a message. A word is offered at ``o`` :attr:`latency` cycle after it has come at ``i``, and a round is
-    ``closed`` in the cycle after the last word of its CLOSE was taken.
+    Rank 0 removes both, so words of rounds never wait for later ones: rank 0 accepts all that arrive, and the other
+    nodes wait only for their successor. A node's own READY has priority over arriving words, but never interrupts a
+    message. A word is offered at ``o`` :attr:`latency` cycle after it arrives at ``i``, and a round is ``closed`` in
+    the cycle after the last word of its CLOSE was taken.
 
     A node without a place sends nothing, and drops all words. Without a rank 0, a node drops its returning READYs.
-    ``o`` is registers; ``i.ready`` depends combinationally on ``i``, ``o.ready`` and ``rounds.ready``.
+    ``o`` comes from registers; ``i.ready`` depends combinationally on ``i``, ``o.ready`` and ``rounds.ready``.
 
     Members
     -------
@@ -36,7 +36,7 @@ class QuorumRelay(wiring.Component):
         Some node is active.
     rounds : In(quorum_signature())
     reset_link : In(1)
-        Level: forget everything.
+        Level: discard all state.
     """
 
     latency = 1
@@ -89,7 +89,7 @@ class QuorumRelay(wiring.Component):
             rounds.heard.payload.tag.eq(heard.tag),
         ]
 
-        # A CLOSE of this node, word by word.
+        # Send a CLOSE of this node word by word.
         outgoing = rounds.close.payload
         words = [Signal(32, name=f"close_{n}") for n in range(CLOSE_WORDS)]
         head = data.View(control_layout(), words[0])
@@ -115,7 +115,7 @@ class QuorumRelay(wiring.Component):
                 with m.If(closes):
                     m.d.sync += sent.eq(Mux(sent == CLOSE_WORDS - 1, 0, sent + 1))
 
-        # An arriving CLOSE.
+        # Receive a CLOSE.
         closing = rounds.closing
         came = Signal(closing_layout())
         m.d.comb += closing.eq(came)

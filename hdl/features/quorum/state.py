@@ -23,20 +23,20 @@ class QuorumState(wiring.Component):
     """Keep the slots of a node and its share in the active round, and count the fates of gradients.
 
     A slot is free, or its gradient is being computed, is pending, or is taken by a closed round that has not ended.
-    A computation that ends is judged by the latest closed round, at most :attr:`latency` cycles later: its gradient
-    becomes pending, and is reported to rank 0 once; or it is too late for any weight, and is dropped. When a round is
-    closed, :attr:`latency` cycles later the node's gradient of that round is taken if the round has it in time, and
-    the oldest one with a weight if the round has a late one of this node; gradients too late for any weight are
-    dropped, and their slots are free. Weights must not grow with the age: then the fate of a gradient does not depend
-    on whether its computation ends before or after rounds are closed without it.
+    When a computation ends, it is judged by the latest closed round, at most :attr:`latency` cycles later: its
+    gradient becomes pending and is reported to rank 0 once, or it is too late for any weight and is dropped.
+    :attr:`latency` cycles after a round is closed, the node's gradient of that round is taken if it is in time, and
+    its oldest one with a weight is taken if the round includes a late one of this node; gradients too late for any
+    weight are dropped, and their slots become free. Weights must not grow with the age, so that the fate of a
+    gradient does not depend on whether its computation ends before or after rounds are closed without it.
 
-    So each gradient is pending, or it is applied, applied late or dropped in the cycle when its slot stops being
-    pending. A reset drops the pending ones.
+    A gradient is thus pending, or it is applied, applied late or dropped in the cycle when its slot stops being
+    pending. A reset drops all pending gradients.
 
-    There is at most one closed round beyond the active one: rank 0 closes no round before its own share in the
-    previous one has ended, and this node's share in that came before.
+    At most one round after the active one is closed: rank 0 closes no round before its own share in the previous one
+    has ended, and this node's share in that round came earlier.
 
-    All outputs depend only on registers, except ``over``, on ``tag``, and ``known``, on ``asked``.
+    All outputs depend only on registers, except that ``over`` depends on ``tag``, and ``known`` on ``asked``.
 
     Members
     -------
@@ -70,7 +70,7 @@ class QuorumState(wiring.Component):
     slots : Out(array of slot_layout())
     count : Out(counts_layout())
     reset : In(1)
-        Level: forget everything.
+        Level: discard all state.
     """
 
     latency = 4
@@ -166,7 +166,7 @@ class QuorumState(wiring.Component):
                 with m.If(unreported[n] & (chooses == n)):
                     m.d.sync += reported[n].eq(1)
 
-        # A round is closed: a verdict on each slot.
+        # When a round is closed, give a verdict on each slot.
         closing = self.closing
         verdict = data.StructLayout({"fresh": 1, "weight": 5, "stale": 1, "age": 4})
         verdicts = [Signal(verdict, name=f"verdict_{n}") for n in range(SLOTS)]

@@ -13,9 +13,9 @@ __all__ = ["Weighting"]
 class Weighting(wiring.Component):
     """Multiply a binary32 number by 1 to 16 sixteenths, rounding to nearest even.
 
-    Results are as from :class:`~hdl.floating.multiply.FloatMultiplier`: subnormal numbers, zeros and infinities are
+    Results match :class:`~hdl.floating.multiply.FloatMultiplier`: subnormal numbers, zeros and infinities are
     as in IEEE 754, and every NaN result is canonical. A product is no larger than the number, and its leading one
-    is at most four bits lower: so nothing overflows, and a short shift to the left is sufficient.
+    is at most four bits lower, so nothing overflows, and a short shift to the left is sufficient.
 
     The result of one cycle's operands is on ``o`` :attr:`latency` cycles later; a pair can be taken in every cycle.
     No register is reset.
@@ -45,20 +45,20 @@ class Weighting(wiring.Component):
         places, block = self._PLACES, self._BLOCK
         a = data.View(FP32.layout, self.a)
 
-        # 1: unpack the number. Subnormal numbers have the exponent of the smallest normal one.
+        # Stage 1: unpack the number. Subnormal numbers have the exponent of the smallest normal one.
         normal = a.exponent.any()
         opened = register(
             m, "opened", significand=Cat(a.fraction, normal), weight=self.weight, sign=a.sign,
             exponent=Cat(a.exponent[0] | ~normal, a.exponent[1:]), special=a.exponent.all(),
             fraction=a.fraction.any())
 
-        # 2: multiply by parts.
+        # Stage 2: multiply in parts.
         passing = {"sign": opened.sign, "infinite": opened.special, "nan": opened.special & opened.fraction}
         parts = register(
             m, "parts", low=opened.significand[:block] * opened.weight,
             high=opened.significand[block:] * opened.weight, exponent=opened.exponent - 1, **passing)
 
-        # 3: join the parts. A mark stops the shift to the left at the exponent of the subnormal numbers.
+        # Stage 3: join the parts. A mark stops the shift to the left at the exponent of the subnormal numbers.
         width = FP32.fraction_bits + 1 + places
         total = Cat(parts.low[:block], (parts.low[block:] + parts.high)[:width - block])
         passing = {"sign": parts.sign, "infinite": parts.infinite, "nan": parts.nan}
@@ -66,7 +66,7 @@ class Weighting(wiring.Component):
             m, "joined", total=total, mark=Cat(parts.exponent == places - 1 - n for n in range(places)),
             exponent=parts.exponent, **passing)
 
-        # 4: normalise.
+        # Stage 4: normalise.
         zeros, none = leading_zeros(m, joined.total[-places:] | joined.mark)
         amount = Signal(range(places + 1))
         m.d.comb += amount.eq(Mux(none, places, zeros))
@@ -74,7 +74,7 @@ class Weighting(wiring.Component):
         normalised = register(
             m, "normalised", total=shift_left(m, joined.total, amount), exponent=joined.exponent - amount, **passing)
 
-        # 5: round.
+        # Stage 5: round.
         m.d.comb += self.o.eq(round_and_pack(
             m, FP32, sign=normalised.sign, exponent=normalised.exponent, significand=normalised.total[places - 1:],
             sticky=normalised.total[:places - 1].any(), infinite=normalised.infinite, nan=normalised.nan))

@@ -1,7 +1,7 @@
 """Check of a word on a link: CRC-8 with polynomial 0x2f, in Koopman's notation 0x97.
 
-Three wrong bits are detected in up to 119 bits of data, so in any word of a link (34 bits and the check). Bits enter
-from data bit 0 on, then last, then kind; the register starts with all ones and shifts towards bit 7.
+Up to three wrong bits are detected in up to 119 bits of data, and so in any word of a link (34 bits and the check).
+Bits enter from data bit 0 up, then last, then kind; the register starts with all ones and shifts towards bit 7.
 """
 
 from amaranth.hdl import Cat, Mux
@@ -16,7 +16,7 @@ INITIAL = 0xFF
 
 
 def after_bit(register, bit):
-    """Check register of 8 bits after one more bit."""
+    """Return the check register of 8 bits after one more bit."""
     return (register << 1)[:8] ^ Mux(register[7] ^ bit, POLYNOMIAL, 0)
 
 
@@ -34,5 +34,5 @@ def check_of(bits):
 
 
 def _shifted(register):
-    """Check register after one more bit of 0, as a number."""
+    """Return the check register after one more 0 bit, as a number."""
     return (register << 1 & 0xFF) ^ (POLYNOMIAL if register & 0x80 else 0)

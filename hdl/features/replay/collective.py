@@ -1,4 +1,4 @@
-"""Links with replay in the collective engine, and the reports of nodes with control words to each other."""
+"""Links with replay in the collective engine, and the reports that nodes exchange in control words."""
 
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
@@ -16,7 +16,7 @@ __all__ = ["ReplayExtension"]
 class ReplayExtension(CollectiveExtension):
     """Ends of replay links, counters of repairs, and control words in a node with two queues.
 
-    Without two queues arriving control words are dropped.
+    Without two queues, arriving control words are dropped.
     """
 
     @property

@@ -20,17 +20,17 @@ __all__ = ["ControlHub"]
 class ControlHub(wiring.Component):
     """Pass each message to the unit for its type, and send the messages of all units.
 
-    The first word of a message has the number of further words, which take the same way. A message without a unit is
-    skipped, with all its words; a word with nonzero reserved bits is skipped on its own, since it was damaged.
+    The first word of a message contains the number of further words, which follow the same route. A message without a
+    unit is skipped with all its words; a word with nonzero reserved bits was damaged and is skipped on its own.
 
     If several units have a message, the first one in the list has priority, and a message is sent as a
     whole. A word passes to a unit without a register, and to ``o`` in :attr:`latency` cycle, with ``o`` as the
     register; throughput is one word per cycle in each direction. ``i.ready`` depends combinationally on ``i`` and on
     the unit's ``ready``, and ``give.ready`` on ``o.ready`` and ``give.valid``.
 
-    With tenants the first word of each message on a link has the mark of the tenant that the node executes
-    (:func:`~hdl.features.replay.control_word.mark`), which is hidden from units. A message of another tenant is
-    skipped, with all its words. The tenant changes only while ``reset_link`` is held.
+    With tenants, the first word of each message on a link carries the mark of the tenant that the node executes
+    (:func:`~hdl.features.replay.control_word.mark`), which is hidden from units. A message of a different tenant is
+    skipped with all its words. The tenant changes only while ``reset_link`` is held.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class ControlHub(wiring.Component):
         m = Module()
         units = range(len(self._takes))
 
-        # From the link. Types are compared in the first word, and its unit is kept for the further words.
+        # Words from the link: types are compared in the first word, and its unit is kept for the further words.
         left = Signal(control_layout()["words"].shape)  # remaining words of this message
         incoming = self.i.payload
         if self._tenants:  # words have no mark at the units
@@ -113,7 +113,7 @@ class ControlHub(wiring.Component):
         with m.If(self.i.valid & self.i.ready):
             m.d.sync += [left.eq(follow), kept.eq(chosen)]
 
-        # To the link.
+        # Words to the link.
         within = Signal()  # a message has begun
         holder = Signal(len(self._takes))
         offers = Cat(self.give[n].valid for n in units)

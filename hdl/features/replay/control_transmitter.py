@@ -18,17 +18,17 @@ __all__ = ["ControlTransmitter"]
 class ControlTransmitter(wiring.Component):
     """Send control words, and repeat from the word that the receiver requests.
 
-    In every cycle it acts as a :class:`~hdl.features.replay.transmitter.ReplayTransmitter` with one port and no
-    packets, and it takes fewer LUTs: no credits are counted, a word is stored without its check, computed from
+    In every cycle it behaves like a :class:`~hdl.features.replay.transmitter.ReplayTransmitter` with one port and no
+    packets, but it needs fewer LUTs: it counts no credits, a word is stored without its check, which is computed from
     the wires instead, and time starts at 0 with each restart.
 
     Latency is :attr:`latency` cycles from a word at ``control`` to the wires, throughput one word per cycle. All
-    outputs depend on registers and ``reset_link``; all wires but the check are registers.
+    outputs depend on registers and ``reset_link``; all wires except the check are registers.
 
     Parameters
     ----------
     window : int
-        Maximum sent words without acknowledgement; a power of two less 1, from 3 to 255. One more can wait.
+        Maximum sent words without acknowledgement; a power of two less 1, from 3 to 255. One more word can wait.
 
     Members
     -------
@@ -36,7 +36,7 @@ class ControlTransmitter(wiring.Component):
         As in :class:`~hdl.features.replay.transmitter.ReplayTransmitter`; but all wires are 0 while there is no
         word, and the check depends combinationally on the register of the other wires.
     hush : In(1)
-        Nothing may be on the wires in the next cycle: a word that would be is lost.
+        Nothing may be on the wires in the next cycle: a word that is due then is lost.
     """
 
     latency = 3
@@ -58,7 +58,7 @@ class ControlTransmitter(wiring.Component):
         id, next_id = Signal(2), Signal(2)
         confirmed, holds = Signal(), Signal()  # the receiver has seen the last restart; words wait for that
         restart_due, again, started = Signal(init=1), Signal(), Signal()
-        # Cycles since news, and their limit: the round trip, and the patience beyond it.
+        # Cycles since news, and their limit: the round trip plus PATIENCE.
         timer, limit = Signal(NUMBER_BITS + 1), Signal(NUMBER_BITS + 1, init=PATIENCE)
         said = Signal(message_layout())
         latest, demanded, confirms, overdue = Signal(), Signal(), Signal(), Signal()
@@ -101,7 +101,7 @@ class ControlTransmitter(wiring.Component):
             with m.Elif(~first & (timer == Mux(again, START_AGAIN_LATER + ENDS, START_AGAIN + ENDS))):
                 m.d.sync += [restart_due.eq(1), again.eq(1)]
         with m.Elif(goes_back):
-            # Restarts without words between them have one number, so none in flight is taken for a later one.
+            # Restarts without words between them share a number, so none in flight is mistaken for a later one.
             m.d.comb += next_id.eq(id + (demanded | ~holds))
             m.d.sync += [restart_due.eq(1), confirmed.eq(0), holds.eq(~demanded)]
 

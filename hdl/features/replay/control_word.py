@@ -1,8 +1,8 @@
-"""Control words: reports of links and nodes to each other between the words of packets.
+"""Control words: reports that links and nodes send to each other between the words of packets.
 
 A control word has ``kind`` set on the link. One with ``last`` belongs to the link itself and is laid out as
 :func:`restart_layout`; all other words are passed on, and the first word of a message is laid out as
-:func:`control_layout`. The first word of a message has the number of further words.
+:func:`control_layout`. The first word of a message contains the number of further words.
 """
 
 from amaranth.hdl import Cat, Const, Mux
@@ -32,12 +32,12 @@ class ControlType(enum.Enum, shape=4):
     START = 14
 
 
-#: Types with other fields than :func:`control_layout`: no word follows them.
+#: Types with fields that differ from :func:`control_layout`: no word follows them.
 SINGLE = (ControlType.RESTART, ControlType.SIGNAL, ControlType.READY)
-#: The same types on links in slots.
+#: Types without further words on links in slots.
 SINGLE_IN_SLOTS = (*SINGLE, ControlType.LAP, ControlType.RECORD)
 
-#: Numbers of types of SIGNALs of tenants 1 and 2 on links, since all bits of a SIGNAL are used.
+#: Type numbers of the SIGNALs of tenants 1 and 2 on links, needed since all bits of a SIGNAL are used.
 TENANT_SIGNALS = (9, 10)
 
 
@@ -60,12 +60,12 @@ def restart_layout():
 
 
 def signal_layout():
-    """SIGNAL: in the run of this number the source has done this number of commands of this queue, modulo 65,536."""
+    """SIGNAL: in this run, the source has done this number of commands of this queue, modulo 65,536."""
     return data.StructLayout({"type": ControlType, "source": 4, "queue": 2, "run": RUN_BITS, "done": 16})
 
 
 def keepalive_layout():
-    """KEEPALIVE: a node computes; the word is passed on to ``hops`` more nodes after the one that gets it."""
+    """KEEPALIVE: a node computes; the word is forwarded to ``hops`` more nodes after its receiver."""
     return data.StructLayout({"type": ControlType, "words": 8, "hops": 4, "reserved": 16})
 
 
@@ -81,7 +81,7 @@ def close_layout():
 
 def mark(word):
     """Tenant of the first word of a message on a link, in a node with tenants: encoded in the type of a SIGNAL,
-    in the zeros of a READY, and in ``reserved`` of other messages. 3 is none."""
+    in the zeros of a READY, and in ``reserved`` of other messages. 3 means none."""
     kind = word[:4]
     result = Mux(kind == ControlType.READY, data.View(ready_layout(), word).zeros, word[28:])
     result = Mux(result < 3, result[:2], 3)

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# Units are made only to read their ports.
-"""Control words of a node: the units that take and send them, and their reports to the queues of commands."""
+# Units are created only to read their ports.
+"""Control words of a node: the units that receive and send them, and reports to the command queues."""
 
 import dataclasses
 from collections.abc import Callable
@@ -21,7 +21,7 @@ __all__ = ["ControlUnit", "ControlWords", "units"]
 
 @dataclasses.dataclass(frozen=True)
 class ControlUnit:
-    """A unit that takes and sends control words.
+    """Unit that receives and sends control words.
 
     Parameters
     ----------
@@ -30,9 +30,9 @@ class ControlUnit:
     takes : tuple of ControlType
         Types of the messages for it.
     make : callable
-        Takes the :class:`~hdl.config.NodeConfig`, and makes the component. It has ``i`` and ``o``, streams of
+        Takes the :class:`~hdl.config.NodeConfig`, and creates the component. It has ``i`` and ``o``, streams of
         :func:`~hdl.features.replay.control_word.message_layout`, or of unsigned(32) if its messages have one word
-        each. Further ports named as a member of :func:`~hdl.control.remote_after.signals_signature`, or
+        each. Further ports named like a member of :func:`~hdl.control.remote_after.signals_signature`, or
         ``reset_link``, are connected to it.
     interface : str
         Name of its interface to another engine or to the link ends, or empty.
@@ -54,7 +54,7 @@ def units(config):
 
 
 class ControlWords(wiring.Component):
-    """Connect the units that take and send control words with the link ends and with the queues of commands.
+    """Connect the units of control words with the link ends and with the queues of commands.
 
     A forwarded SIGNAL takes :attr:`latency` cycles from ``i`` to ``o``.
 
@@ -74,7 +74,7 @@ class ControlWords(wiring.Component):
     clock_words, record_words : In(unit_words_signature()), in a node with slots
     place_words : In(unit_words_signature()), in a node with messages
     reset_link : In(1)
-        Level: forget everything; in a node with messages only the state of these units: other control words continue.
+        Level: discard all state; in a node with messages, only that of these units: other control words continue.
     tenant : In(2), in a node with tenants
         Tenant of these control words; changes only while ``reset_link`` is held.
     """
@@ -109,7 +109,7 @@ class ControlWords(wiring.Component):
         ]
         for number, entry in enumerate(entries):
             unit = entry.make(self._config)
-            # Words that a unit has not sent by then belong to other links.
+            # Words that a unit has not sent by the time of a reset belong to the previous links.
             m.submodules[entry.name] = unit if "reset_link" in unit.signature.members else ResetInserter(
                 self.reset_link)(unit)
             self._join(m, unit, hub.take[number], hub.give[number])

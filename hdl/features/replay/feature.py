@@ -48,7 +48,7 @@ class Replay(ReplayLink):
 
 
 class ReplayFeature(Feature):
-    """Links that store sent words until they have arrived, and measure their latency."""
+    """Feature with links that store sent words until they have arrived, and measure their latency."""
 
     couplings = (
         Coupling(sections=("link", "topology", "programs"),

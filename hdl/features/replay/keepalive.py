@@ -1,4 +1,4 @@
-"""KEEPALIVEs: a computing node reports to all other nodes that it will come."""
+"""KEEPALIVEs: a computing node reports to all other nodes that it is still at work."""
 
 from amaranth.hdl import Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -13,12 +13,12 @@ __all__ = ["KeepAlive"]
 class KeepAlive(wiring.Component):
     """Send a KEEPALIVE for every :attr:`period` cycles of work, and forward those from other nodes.
 
-    It goes once around the ring and back to its node, which thus learns that no link is broken. It has the number of
-    remaining forwards, so it ends on any ring. Of several that wait to be sent, only the one with the longest way is
-    sent: it reaches the nodes of the other ones too, so there is always room.
+    A KEEPALIVE travels once around the ring, back to its node, which thus learns that no link is broken. It contains
+    the number of remaining forwards, so it ends on any ring. Of several that wait to be sent, only the one with the
+    most forwards left is sent: it also reaches the nodes that the rest would reach, so there is always room.
 
-    A KEEPALIVE is offered at ``o`` :attr:`latency` cycles after it has come at ``i``. ``o`` is registers, ``i`` is
-    always ready, and ``alive`` depends combinationally on ``i``. Words other than KEEPALIVE are taken and dropped.
+    A KEEPALIVE is offered at ``o`` :attr:`latency` cycles after it arrives at ``i``. ``o`` comes from registers,
+    ``i`` is always ready, and ``alive`` depends combinationally on ``i``. Words other than KEEPALIVE are dropped.
 
     Members
     -------
@@ -27,11 +27,11 @@ class KeepAlive(wiring.Component):
     o : Out(stream of unsigned(32))
         Control words to the successor.
     at_work : In(1)
-        The node does something that ends by itself and that other nodes may wait for.
+        The node is doing work that ends by itself and that other nodes may wait for.
     place : In(place_layout())
         A single node, or one without a place, sends no KEEPALIVE of its own.
     alive : Out(1)
-        Pulse: some node is at work, this one or another, and all links from there are whole.
+        Pulse: this node or a different one is at work, and all links from there are intact.
     """
 
     period = 1024

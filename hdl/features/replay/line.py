@@ -23,10 +23,10 @@ def message_layout():
 
 
 class Speaker(wiring.Component):
-    """Receiver's end of the line: silent until it is started, then a gap of zeros, then messages without end.
+    """Receiver's end of the line: silent until it is started, then a gap of zeros, then endless messages.
 
-    A message reports the state at its beginning, except ``recover``, with its bit sampled when it is sent. The line
-    is a register.
+    A message reports the state at its beginning, except for ``recover``, which is sampled when its bit is sent. The
+    line is a register.
 
     Members
     -------
@@ -34,7 +34,7 @@ class Speaker(wiring.Component):
     start : In(1)
         Begin with a gap, in the next cycle. The first message begins :data:`MESSAGE_BITS` cycles later.
     active : Out(1)
-        It has been started.
+        The speaker has been started.
     line : Out(1)
     """
 
@@ -72,7 +72,7 @@ class Speaker(wiring.Component):
 class Listener(wiring.Component):
     """Transmitter's end of the line: finds the first message after a gap, and keeps its phase permanently.
 
-    A gap is at least :data:`MESSAGE_BITS` zeros, which no messages have in a row. Outputs depend only on registers.
+    A gap is at least :data:`MESSAGE_BITS` zeros in a row, unlike any message. Outputs depend only on registers.
 
     Parameters
     ----------
@@ -85,15 +85,15 @@ class Listener(wiring.Component):
     swap : In(1)
         With two ports: from the next cycle on, ``line`` is the other one.
     lost : In(1)
-        With ``complete``: the bits were no message after all. Look for another gap.
+        With ``complete``: the bits were not a message. Look for the next gap.
     complete : Out(1)
-        The last bit of a message came one cycle ago.
+        The last bit of a message arrived one cycle ago.
     good : Out(1)
         With ``complete``: the message is whole.
     message : Out(message_layout())
-        With ``complete``.
+        Valid with ``complete``.
     marked : Out(1)
-        The first bit after a gap came one cycle ago.
+        The first bit after a gap arrived one cycle ago.
     """
 
     def __init__(self, *, ports=1):

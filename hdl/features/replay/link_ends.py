@@ -29,7 +29,7 @@ def repair_members(ports=1):
 
 
 def repairs_of(links, transmitter, receivers, reset):
-    """Counts of the words of link ends, where words enter and leave, independent of repetitions in between."""
+    """Count the words that enter and leave the link ends, regardless of repetitions in between."""
     taken = transmitter.i.valid & transmitter.i.ready & ~reset
 
     def total(name):
@@ -65,7 +65,7 @@ class ReplayEnds(wiring.Component):
     i, o, may_start, overrun, reset_link, throttle, wire_delay
         As in :class:`~hdl.ring.link_ends.LinkEnds`.
     sent, received : Out(moves_layout())
-        Words of packets to the successor and from the predecessor: each once, for any number of repetitions.
+        Words of packets to the successor and from the predecessor, each counted once, whether repeated or not.
     repairs : Out(repairs_layout())
     control_i, control_o : In, Out(stream of unsigned(32))
         Control words to the successor, and from the predecessor. Words from the predecessor should not have to wait:

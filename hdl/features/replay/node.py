@@ -1,4 +1,4 @@
-"""Links with replay in a node: reports of nodes with control words to each other."""
+"""Links with replay in a node: nodes with control words report to each other."""
 
 from amaranth.lib import wiring
 

@@ -19,12 +19,12 @@ class ReplayReceiver(wiring.Component):
     """Store incoming packets until the node takes them, and request damaged words again.
 
     Latency is :attr:`latency` cycles from a word on the wires to its offer at ``o``, throughput one word per cycle.
-    All outputs are registers; ``control.ready`` decides in its cycle whether another control word finds room.
+    All outputs are registers; ``control.ready`` shows in its cycle whether there is room for a control word.
 
-    A word with a wrong check, or with a number other than its predecessor's plus one, is dropped together
-    with all that follow, until RESTART gives the next number; after a reset all are dropped, until START.
-    Words that have already come are then checked and dropped. A control word that comes while another waits at
-    ``control`` is treated like a damaged one, so nothing is lost, but each time costs a restart: ``control`` is meant
+    A word with a wrong check, or with a number other than its predecessor's plus one, is dropped together with all
+    following words, until RESTART gives the next number; after a reset, all words are dropped until START. Words that
+    had already arrived are then checked and dropped. A control word that arrives while another one waits at
+    ``control`` is treated like a damaged one. Nothing is lost, but each time costs a restart: ``control`` is meant
     for a sink with room.
 
     Parameters
@@ -42,7 +42,7 @@ class ReplayReceiver(wiring.Component):
     control : Out(stream of unsigned(32))
         Control words other than RESTART, in order.
     arrived, ended : Out(1)
-        A pulse of one cycle for each word of a packet that has come, once, and for the last one of a packet.
+        A pulse of one cycle for each word of a packet, when it is accepted, and for the last one of a packet.
     failed : Out(1)
         A pulse of one cycle for each word that makes the receiver wait for a restart.
     """
@@ -98,24 +98,24 @@ class ReplayReceiver(wiring.Component):
 
         # Second register: the treatment of the word.
         expect = Signal(NUMBER_BITS)
-        number = Signal(8)  # of the next word on the wires, at most 255 less than `expect`
+        number = Signal(8)  # number of the next word on the wires, at most 255 less than `expect`
         id = Signal(2)
         departed = Signal(4)
-        recover = Signal(init=1)  # after a reset, words in flight from before it are dropped until START comes
+        recover = Signal(init=1)  # after a reset, words in flight from before it are dropped until START arrives
         restart = data.View(restart_layout(), word.data)
         distance = Signal(NUMBER_BITS)
         due, starts, restarts, follows, delivered = Signal(), Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
             distance.eq(expect - restart.number),
             due.eq(number == expect[:8]),
-            starts.eq(~word.data[0]),  # START, and not RESTART
+            starts.eq(~word.data[0]),  # START rather than RESTART
             restarts.eq(valid & is_restart & (implied == 0) & (distance[8:] == 0) & (starts | speaker.active)),
             follows.eq(valid & ~recover & ~(kind & word.last) & (implied == number)
                        & ~(kind & due & self.control.valid & ~self.control.ready)),
             delivered.eq(follows & due),
             ingress.i.valid.eq(delivered & ~kind),
             ingress.i.payload.eq(word),
-            # A duplicated START, which a wrong `valid` can make of any, is answered once.
+            # A duplicated START, which a wrong `valid` can create from any, is answered only once.
             speaker.start.eq(restarts & starts & ~(speaker.active & (restart.id == id))),
             Cat(speaker.now.expect, speaker.now.given, speaker.now.id, speaker.now.recover).eq(
                 Cat(expect, departed, id, recover)),

@@ -16,20 +16,20 @@ SOURCES = 16
 
 
 class SignalRelay(wiring.Component):
-    """Forward the SIGNALs of other nodes, take off the node's own ones, and store their counts.
+    """Forward the SIGNALs of other nodes, remove the node's own ones, and store their counts.
 
-    A node's counts go once around the ring in SIGNALs, which it takes off itself; it sends the next one only then.
-    So there are never more than :data:`SOURCES` on a ring, and the queue of this capacity in each node is never
-    full. A SIGNAL waits for no data, so no circular wait is possible. The latest counts are sent, not each one; if
-    several queues have changed counts, they are sent in turn.
+    A node's counts travel once around the ring in SIGNALs, which the node itself removes before it sends the next
+    one. There are thus never more than :data:`SOURCES` on a ring, and the queue of this capacity in each node is
+    never full. A SIGNAL waits for no data, so no circular wait is possible. Only the latest counts are sent, not
+    every one; if the counts of several queues have changed, they are sent one after another.
 
-    Counts belong to a run, by its number. A node reports to the other nodes that a run has begun by the count of some
-    queue; the counts of all its queues in an earlier run are then dropped. Nothing is sent in a run of number 0,
-    or by a single node or one without a place.
+    Counts belong to a run with a number. The first count of any queue in a new run reports to the other nodes that
+    the node has begun this run; the counts of all its queues in an earlier run are then dropped. Nothing is sent in a
+    run of number 0, or by a single node or one without a place.
 
-    A SIGNAL leaves at ``o`` :attr:`latency` cycles after it has come at ``i``, if none is before it. ``o`` is
-    registers; ``i.ready`` depends only on registers. Words that are not SIGNALs, or not valid ones of a node of the
-    ring, are taken and dropped; a node without a place takes the ring for one of :data:`SOURCES` nodes.
+    A SIGNAL leaves at ``o`` :attr:`latency` cycles after it arrives at ``i``, if no other one precedes it. ``o``
+    comes from registers; ``i.ready`` depends only on registers. Words that are not SIGNALs, or not valid ones of a
+    node of the ring, are accepted and dropped; a node without a place assumes a ring of :data:`SOURCES` nodes.
 
     Parameters
     ----------
@@ -53,9 +53,9 @@ class SignalRelay(wiring.Component):
     count : Out(16)
         Latest received count of that queue of that node, a cycle after both; undefined unless ``current``.
     current : Out(1)
-        With ``count``: that node has begun the run of this node. The count is 0 if none has come.
+        With ``count``: that node has begun the run of this node. The count is 0 if none has arrived.
     reset_link : In(1)
-        Level: forget everything.
+        Level: discard all state.
     """
 
     latency = 2
@@ -95,7 +95,7 @@ class SignalRelay(wiring.Component):
         with m.If(~ready):
             m.d.sync += cleared.eq(cleared + 1)
 
-        # Arriving words.
+        # Handle arriving words.
         m.d.comb += [
             fits.eq((came.type == ControlType.SIGNAL) & (came.queue < self._queues) & (came.run != 0)
                     & ((size == 0) | (came.source < size))),

@@ -23,7 +23,7 @@ class ReplayLinkSignature(wiring.Signature):
     check : Out(8)
         CRC-8 of data, last and kind, exclusive-or the number of the word modulo 256.
     line : In(1)
-        Messages of 30 bits, without end: what was received, credits, and requests to repeat.
+        Endless messages of 30 bits: words received, credits, and requests to repeat.
     """
 
     def __init__(self):

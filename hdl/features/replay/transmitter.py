@@ -43,12 +43,12 @@ class ReplayTransmitter(wiring.Component):
     A word is stored until two messages in a row have acknowledged it. Numbers in messages are compared with
     the highest one that was ever sent, not with the number of the next word, which decreases with each restart.
 
-    After a reset the first word is START, and packets wait for its answer: this takes the round trip and
-    :data:`~hdl.features.replay.line.MESSAGE_BITS` cycles twice. It gives the phase of messages, and ``delay``.
+    After a reset the first word is START, and packets wait for its answer, which takes the round trip plus twice
+    :data:`~hdl.features.replay.line.MESSAGE_BITS` cycles. The answer gives the phase of messages, and ``delay``.
 
-    With two ports it has a link at each, with its own numbers, phase and latency, and uses one of them. It
-    switches to the other, in two cycles, when all words have arrived and all credits are home: then a link has a
-    state of some 30 bits, which the transmitter stores. A link starts when the first word waits for it.
+    With two ports there is a link at each, with its own numbers, phase and latency, and one is used at a time. The
+    transmitter switches to the other, in two cycles, when all words have arrived and all credits have returned: a
+    link then has a state of some 30 bits, which is stored. A link starts when the first word waits for it.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class ReplayTransmitter(wiring.Component):
     settled : Out(1)
         All accepted words have arrived.
     fresh, repeated, restarted : Out(1)
-        In the cycle of a word on the wires: it is there for the first time; again; it is RESTART.
+        In the cycle of a word on the wires: it is sent for the first time; it is repeated; it is RESTART.
     delay : Out(10)
         Latency of the wires in cycles: half the round trip of START and its answer, less the cycles of both ends.
     port : In(1)
@@ -84,7 +84,7 @@ class ReplayTransmitter(wiring.Component):
     at : Out(1)
         With two ports: port of ``ring_o``.
     home : Out(1)
-        With two ports: all words have arrived, and all credits are home.
+        With two ports: all words have arrived, and all credits have returned.
     enable : In(1)
         Only if ``throttled``.
     round : Out(11)
@@ -143,14 +143,14 @@ class ReplayTransmitter(wiring.Component):
         )
         m.submodules.listener = listener = Listener(ports=self._ports)
         window = Window(rows=self._rows, window=self._window)
-        leaves = Signal()  # for the other port
+        leaves = Signal()  # the transmitter leaves for the other port
         m.submodules.window = ResetInserter(leaves)(window) if has_ports else window
         link = Signal(_link_layout())
         id, next_id = Signal(2), Signal(2)
         m.d.comb += next_id.eq(id)
         confirmed = Signal()  # the receiver has seen the last restart
         holds = Signal()  # words wait for that: the last restart was not requested
-        # The first one is START: at once, or when a word waits.
+        # The first restart is START: sent immediately, or when a word waits.
         restart_due = Signal(init=not has_ports)
         asked = Signal() if has_ports else Const(1)
         again = Signal()
@@ -168,7 +168,7 @@ class ReplayTransmitter(wiring.Component):
         ]
         m.d.sync += said.eq(listener.message)
 
-        # Evaluation of a message.
+        # Evaluate a message.
         latest, demanded, confirms = Signal(), Signal(), Signal()
         away = Signal(4)  # packets not known to have left the receiver
         m.d.comb += [
@@ -187,7 +187,7 @@ class ReplayTransmitter(wiring.Component):
         with m.If(confirms):
             m.d.sync += [confirmed.eq(1), holds.eq(0)]
 
-        # A restart, on demand or out of patience; before all words, START is repeated until it is answered.
+        # A restart, on demand or after PATIENCE; before all words, START is repeated until it is answered.
         m.d.comb += listener.lost.eq(
             listener.complete & ~link.started & ~(listener.good & asked & (listener.message.id == id)))
         m.d.sync += [timer.eq(timer + 1), restart_due.eq(0)]
@@ -206,7 +206,7 @@ class ReplayTransmitter(wiring.Component):
             with m.Elif(timer == Mux(again, START_AGAIN_LATER, START_AGAIN)):
                 m.d.sync += [restart_due.eq(1), again.eq(1)]
         with m.Elif(demanded | (timer == link.round)):
-            # Restarts without words between them have one number, so none in flight is taken for a later one.
+            # Restarts without words between them share a number, so none in flight is mistaken for a later one.
             m.d.comb += [
                 window.demanded.eq(demanded), window.goes_back.eq(1), next_id.eq(id + (demanded | ~holds))]
             m.d.sync += [restart_due.eq(1), confirmed.eq(0), holds.eq(~demanded), timer.eq(-PATIENCE)]
@@ -275,8 +275,8 @@ class ReplayTransmitter(wiring.Component):
             m.d.sync += [first.eq(self.i.payload.last), spent.eq(spent + first)]
 
     def _send(self, m, memory, window, link, id, restart_due, holds):
-        """Send words, through the memory's latch and the wires' register. Return the number of the next
-        one, a cycle later, and whether one is in the latch."""
+        """Send words through the memory's latch and the wires' register. Return the number of the next
+        word, a cycle later, and whether there is a word in the latch."""
         port = memory.read_port()
         fetch = Signal()
         fetched, is_restart, is_new = Signal(), Signal(), Signal()

@@ -1,4 +1,4 @@
-"""Numbers of a transmitter's words: taken, sent, to be repeated, and arrived."""
+"""Numbers of a transmitter's words: accepted, sent, to be repeated, and arrived."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
@@ -14,8 +14,8 @@ class Window(wiring.Component):
     """Count words that are numbered modulo 1,024, and judge the numbers that the receiver reports.
 
     The number in a message is plausible if it is between ``acknowledged`` and the highest number that was ever sent.
-    It is not compared with ``send``, which decreases with each restart: a receiver that knows more than the
-    transmitter would then never be believed. Words are released when two messages in a row have reported their
+    It is not compared with ``send``, which decreases with each restart: otherwise a receiver that knows more than the
+    transmitter would never be believed. Words are released when two messages in a row have reported their
     arrival.
 
     Parameters
@@ -39,7 +39,7 @@ class Window(wiring.Component):
     repeats : Out(1)
         Word ``send`` has been sent before.
     complete : In(1)
-        A message with number ``expect`` has come. It counts in the next cycle, if ``count`` is set then.
+        A message with number ``expect`` has arrived. It counts in the next cycle, if ``count`` is set then.
     expect : In(10)
     count : In(1)
     judged : Out(1)

@@ -15,7 +15,7 @@ class SettableVersion(Section):
 
 
 class SettableVersionFeature(Feature):
-    """Register WEIGHT_VERSION can be written."""
+    """Feature that makes register WEIGHT_VERSION writable."""
 
     def collective(self, config):
         from hdl.features.settable_version.collective import SettableVersionExtension

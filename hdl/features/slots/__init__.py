@@ -1,1 +1,1 @@
-"""A common clock of the nodes of a ring, and its slots for sending."""
+"""Common clock of the nodes of a ring, and their slots for sending."""

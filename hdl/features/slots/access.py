@@ -32,17 +32,17 @@ def messages_signature():
     rank : Out(4)
         Rank of the node.
     forget : Out(1)
-        The node's place has changed: messages belong to another ring.
+        The node's place has changed: messages in progress belong to a different ring.
     """
     return wiring.Signature({"i": In(stream.Signature(word_layout())), "word": Out(word_layout()), "heard": Out(1),
                              "rank": Out(4), "forget": Out(1)})
 
 
 class AnswerCache(wiring.Component):
-    """Execute a request of messages once, even if it is repeated.
+    """Execute a request that arrives in messages only once, even if it is repeated.
 
     The answer to the latest request is stored if the request is in :data:`ONCE` and the answer has at most
-    :attr:`words`. If the next request has the same opcode and tag, it is dropped, and gets the stored answer.
+    :attr:`words`. If the next request has the same opcode and tag, it is dropped and receives the stored answer.
 
     A request is examined for a cycle before its first word passes; otherwise words pass without a register. A
     stored answer is offered from the cycle after the request's last word on, a word per cycle.
@@ -54,7 +54,7 @@ class AnswerCache(wiring.Component):
     port_i, port_o : Out, In(stream of word_layout())
         To and from the host port.
     direct : In(1)
-        Level: pass all requests, since they come from a host at this node, and none is lost.
+        Level: pass all requests, since they come from a host at this node and none can be lost.
     """
 
     words = 8
@@ -109,7 +109,7 @@ class AnswerCache(wiring.Component):
 
 
 class MessageAccess(wiring.Component):
-    """Connect the ring, the host at a node, if there is one, and the node's host port.
+    """Connect the ring, the host at a node, if any, and the node's host port.
 
     Members
     -------

@@ -19,13 +19,13 @@ _SUM_BITS, _NUMBER_BITS = 16, 4
 #: Bits of the count of words after the first of a message on links in slots: two in a FOLLOW.
 _LEFT_BITS = 2
 
-#: Cycles beyond the round trip; a link with a word not arrived would have been restarted by then.
+#: Cycles beyond the round trip: by then, a link with a missing word would have been restarted.
 _PATIENCE = 255
 
 
 def departure_layout():
-    """State of the link to the successor: a SYNC is on its wires for the first time; a word is repeated, or a RESTART
-    is sent; all words have arrived; cycles of its wires forward and back."""
+    """State of the link to the successor: a SYNC is on its wires for the first time; a word is repeated or a RESTART
+    is sent; all words have arrived; and the latency of its wires forward and back, in cycles."""
     return data.StructLayout({"departed": 1, "repaired": 1, "settled": 1, "round": NUMBER_BITS + 1})
 
 
@@ -41,10 +41,10 @@ def clock_signature():
         Pulse: TIME at these ranks moves by ``shift``, for tests.
     time : In(32)
     valid : In(1)
-        TIME was set; at rank 0, a SYNC was sent.
+        TIME has been set; at rank 0, a SYNC has been sent.
     way : In(15)
-        Latency of the wires from rank 0 to here, as of the setting of TIME: half of all round trips. At rank 0
-        it is that of the whole ring, once a SYNC has gone around.
+        Latency of the wires from rank 0 to this node when TIME was set: half of all round trips. At rank 0, the
+        latency of the whole ring, after a SYNC has circulated.
     error : In(signed(16))
         At rank 0: the change of TIME that its own SYNC would have made.
     looped : In(1)
@@ -59,13 +59,13 @@ def clock_signature():
 class Departures(wiring.Component):
     """Watch the wires of a replay link for departing SYNCs.
 
-    ``departed`` depends combinationally on all inputs but ``reset_link``. Words of a message after its first are
-    never taken for a SYNC, whatever their value; there are at most three.
+    ``departed`` depends combinationally on all inputs except ``reset_link``. The words of a message after the first,
+    at most three, are never taken for a SYNC, whatever their value.
 
     Members
     -------
     fresh, kind : In(1)
-        There is a word that was never on the wires, and it is a control word.
+        There is a word that has not been on the wires before, and it is a control word.
     data : In(32)
     departed : Out(1)
         The word is a SYNC.
@@ -100,22 +100,22 @@ class Departures(wiring.Component):
 class Clock(wiring.Component):
     """Count TIME, and set it by SYNCs of rank 0, which circulate once around the ring.
 
-    A SYNC is a word that is on the wires at a time. Its waiting before that does not matter: its FOLLOW comes after
-    it, with the time at which it left rank 0 plus all cycles that it has spent in nodes since, and the sum of the
-    round trips of all links that it has passed. A node adds half of the sum, and the cycles since the SYNC came, to
-    get the TIME of rank 0. So each link's odd cycle counts: halves are not lost link by link.
+    A SYNC marks the time at which it is on the wires, however long it has waited before. A FOLLOW comes after it,
+    with the time at which it left rank 0 plus all cycles that it has spent in nodes since, and the sum of the round
+    trips of all links that it has passed. To get the TIME of rank 0, a node adds half of the sum, and the cycles
+    since the SYNC arrived. Thus the odd cycle of each link counts: halves are not lost link by link.
 
-    A node sends its FOLLOW when its SYNC has arrived at the first attempt: all words have, or would have been
-    repeated by now. If a link was restarted meanwhile there is no FOLLOW, and nodes from there on keep their TIME.
+    A node sends its FOLLOW when its SYNC has arrived at the first attempt: all words have arrived, or would have been
+    repeated by then. If a link is restarted meanwhile, there is no FOLLOW, and nodes from there on keep their TIME.
 
-    Rank 0 takes off the words that have gone around. The change that they would have made to its own TIME is
-    ``error``: half of the difference between the latencies of all links forward and back.
+    Rank 0 removes the words that have circulated. ``error`` is the change that they would have made to its own TIME:
+    half of the difference between the latencies of all links forward and back.
 
     TIME is set by a FOLLOW 4 cycles after its last word.
 
-    A forwarded SYNC is offered at ``o`` :attr:`latency` cycles after it has come at ``i``. ``o`` is
-    registers, and so are all other outputs; ``i`` is always ready. Words that do not belong to SYNCs, or are
-    unexpected now, are taken and dropped. A node without a place sends and forwards nothing.
+    A forwarded SYNC is offered at ``o`` :attr:`latency` cycles after it arrives at ``i``. All outputs, including
+    ``o``, are registers; ``i`` is always ready. Words that do not belong to SYNCs, or are unexpected at this time,
+    are accepted and dropped. A node without a place sends and forwards nothing.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ class Clock(wiring.Component):
         head, mark = data.View(control_layout(), word.data), Signal(sync_layout())
         number, same = Signal(_NUMBER_BITS), Signal()
         master = self.place.rank == 0
-        # Own SYNC: to be offered; offered, and not departed; departed; a word was repeated since.
+        # Own SYNC: to be offered; offered, but not departed; departed; a word was repeated since.
         pending, handed, gone, spoiled, busy = (Signal(name=name) for name in (
             "pending", "handed", "gone", "spoiled", "busy"))
         # FOLLOW: expected; still expected after a period; received; own FOLLOW offered.
@@ -164,11 +164,11 @@ class Clock(wiring.Component):
                      same.eq(mark.number[:_NUMBER_BITS] == number)]
 
         # TIME is the sum of three registers, each loaded from only one source: counted cycles, the offset from a
-        # FOLLOW, and the changes by tests since.
+        # FOLLOW, and the changes made by tests since then.
         cycles, offset, both = (Signal(32, name=name, init=init % (1 << 32)) for name, init in (
             ("cycles", -self._arrival), ("offset", 0), ("both", 1)))
         moved = Signal(32, init=self._arrival + 2)
-        # `cycles` when SYNC came, and `arrival` cycles after the node's own SYNC left.
+        # `cycles` when SYNC arrived, and `arrival` cycles after the node's own SYNC left.
         came, left, base, summed = (Signal(32, name=name) for name in ("came", "left", "base", "summed"))
         rounds = Signal(_SUM_BITS)
         fraction = Signal(FRACTION_BITS)
@@ -195,7 +195,7 @@ class Clock(wiring.Component):
         with m.If(valids):
             m.d.sync += clock.valid.eq(1)
 
-        # To the successor.
+        # Send words to the successor.
         waited, patient, capture = Signal(range(2 ** (NUMBER_BITS + 1) + _PATIENCE)), Signal(), Signal(self._arrival)
         overdue = patient | (waited == link.round + _PATIENCE)
         first = Signal(control_layout())
@@ -209,7 +209,7 @@ class Clock(wiring.Component):
         with m.If(self.o.ready | ~self.o.valid):
             m.d.sync += [self.o.valid.eq((leaving != 0) | pending | follows),
                          out.first.eq(leaving == 0), out.last.eq(Mux(leaving == 0, pending, leaving == 1)),
-                         # All three are 0 unless chosen.
+                         # All three sources are 0 unless chosen.
                          out.data.eq((first.as_value() & (leaving == 0).replicate(32))
                                      | ((base + left)[:32] & leaving[1].replicate(32))
                                      | ((rounds + link.round)[:_SUM_BITS] & leaving[0].replicate(32)))]
@@ -220,7 +220,7 @@ class Clock(wiring.Component):
             with m.Elif(follows):
                 m.d.sync += [leaving.eq(2), followed.eq(1)]
 
-        # From the predecessor.
+        # Receive words from the predecessor.
         count, turn = Signal(range(self._period)), Signal()
         m.d.sync += count.eq(count + 1)
         m.d.comb += turn.eq(count == self._period - 1)
@@ -249,7 +249,7 @@ class Clock(wiring.Component):
             with m.If(awaited & (leaving == 0) & (followed == master)):
                 m.d.sync += due.eq(2)
 
-        # The node's own SYNC.
+        # Track the node's own SYNC.
         m.d.sync += [waited.eq(waited + 1), patient.eq(overdue), capture.eq(capture >> 1)]
         with m.If(link.departed & handed):
             m.d.sync += [handed.eq(0), gone.eq(1), spoiled.eq(0), waited.eq(0), patient.eq(0),

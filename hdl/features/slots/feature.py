@@ -50,7 +50,7 @@ class JobSlots(ReplayLink):
 
 
 class SlotsFeature(Feature):
-    """Nodes that agree on TIME, and on the sender in each slot."""
+    """Feature with nodes that agree on TIME, and on the sender in each slot."""
 
     requires = ("replay", "programs")
     couplings = (

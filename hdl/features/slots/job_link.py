@@ -25,16 +25,16 @@ _WINDOW = 31
 
 
 class JobUnits(wiring.Component):
-    """All units of slots of a node on a ring of two jobs, between control words, packets and the wires.
+    """All slot units of a node on a ring of two jobs, between control words, packets and the wires.
 
-    No job resets them: units of a node without a place are held in reset, and all other units continue whatever
-    the jobs do. Rank 0 computes the return of slots from the round trips and the error in its own SYNC.
+    No job resets these units: they are held in reset in a node without a place, and otherwise continue whatever the
+    jobs do. Rank 0 computes when slots return from the round trips and the error in its own SYNC.
 
     Parameters
     ----------
     frame : JobFrame
     depth : int
-        Words of stored packets; at least 5.
+        Capacity in words for packets; at least 5.
 
     Members
     -------
@@ -70,7 +70,7 @@ class JobUnits(wiring.Component):
         m.submodules.transmitter = transmitter = ControlTransmitter(window=_WINDOW)
         m.submodules.receiver = receiver = ReplayReceiver(segments=2, packet_words=5)
 
-        # Wires, packets and control words.
+        # Connect wires, packets and control words.
         for name in ("ring_i", "ring_o"):
             wiring.connect(m, node=wiring.flipped(getattr(self, name)), path=getattr(path, name))
         wiring.connect(m, transmitter=transmitter.ring_o, path=path.transmitter)
@@ -85,7 +85,7 @@ class JobUnits(wiring.Component):
         for unit in (clock, laps, departures, transmitter, receiver):
             m.d.comb += unit.reset_link.eq(self.place.size == 0)
 
-        # TIME.
+        # Connect TIME.
         connect_clock(m, clock=clock, departures=departures, transmitter=transmitter)
         state = clock.clock
         m.d.comb += [
@@ -95,14 +95,14 @@ class JobUnits(wiring.Component):
 
         # Latency around the ring, at rank 0, as measured by SYNC.
         master, lag = self.place.rank == 0, Signal(SHIFT_BITS)
-        returned, known = Signal(), Signal()  # it is measured; and words come back in time
+        returned, known = Signal(), Signal()  # the latency is measured; words return in time
         with m.If(state.looped):
             m.d.sync += lag.eq(state.way - state.error)
         m.d.sync += [returned.eq(state.looped), known.eq((known | returned) & (lag <= self._frame.way))]
         with m.If(self.place.size == 0):
             m.d.sync += [returned.eq(0), known.eq(0)]
 
-        # Slots.
+        # Connect the slots.
         m.d.comb += self.valid.eq(state.valid & (known | ~master))
         for table, shift in ((sending, Mux(master, 0, state.way)), (coming, Mux(master, lag, state.way))):
             m.d.comb += [table.now.eq(state.time), table.valid.eq(self.valid), table.shift.eq(shift),
@@ -132,13 +132,13 @@ class JobUnits(wiring.Component):
 
 
 class JobLink(wiring.Component):
-    """Link ends on a ring of two jobs, as :class:`~hdl.features.slots.link.SlotLink` is for one.
+    """Link ends on a ring of two jobs, as :class:`~hdl.features.slots.link.SlotLink` on a ring of one.
 
     A node without a place resets all units, and drives nothing. ``reset_link`` drops packets of this node, in both
     directions, and nothing else: TIME, laps, control words and passing words belong to both jobs.
 
-    A node has room for packets that its receiver does not hold. Ranks 0 and 1 have room for one less, since one
-    packet may still be on its way to them when the window opens.
+    The room of a node is the number of packets that its receiver can still hold. It is one less at ranks 0 and 1,
+    since one packet may still be on its way to them when the window opens.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ class JobLink(wiring.Component):
                                                            1, 0)),
         ]
 
-        # Packets for the successor in this job, and of the predecessor.
+        # Packets for the successor in this job, and packets from the predecessor.
         connect_stream(m, self.i, units.i)
         with m.If(reset):
             m.d.comb += [units.i.valid.eq(0), self.i.ready.eq(1)]

@@ -12,28 +12,28 @@ from hdl.streams.stream import connect_stream, word_layout
 
 __all__ = ["JobPath"]
 
-#: Cycles by which a slot may be longer, where TIME is set back in it.
+#: Maximum cycles by which a slot becomes longer when TIME is set back in it.
 _LONGER = 8
 
 
 class JobPath(wiring.Component):
     """Route packets of slots between the wires of links with replay and the node, in addition to control words.
 
-    Only the slot decides the handling of a word, never the word itself: in a slot of its own job the node sends
-    a packet, if it is complete, and takes arriving words; in a slot of the other job it forwards them. So a
-    packet that is cut off, or damaged, has no effect after its slot.
+    The handling of a word depends only on the slot, never on the word itself: in a slot of its own job the node sends
+    a packet, if it is complete, and accepts arriving words; in a slot of the other job it forwards them. A packet
+    that is cut off or damaged therefore has no effect after its slot.
 
     A packet of the node is on the wires :attr:`latency` cycles after the start of its slot, and then word by word. A
-    passing word is on the wires :attr:`hop` cycle after it has come. At rank 0, where a wave of slots meets its
-    beginning, words arrive later than the node's slots for sending. There passing packets are stored, and are
-    on the wires in a later slot of their job, each word in the same cycle of it.
+    passing word is on the wires :attr:`hop` cycle after it arrives. At rank 0, where a wave of slots returns to its
+    start, words arrive later than the node's slots for sending. Passing packets are stored there and sent in a later
+    slot of their job, each word in the same cycle of the slot.
 
-    The node's words go before passing words, and these before control words. All wires to other nodes are registers.
+    Own words have priority over passing words, and these over control words. All wires to other nodes are registers.
 
     Parameters
     ----------
     depth : int
-        Words of stored packets; at least 5.
+        Capacity in words for packets; at least 5.
     frame : JobFrame
 
     Members
@@ -41,7 +41,7 @@ class JobPath(wiring.Component):
     i : In(stream of word_layout())
         Packets from this node.
     flush : In(1)
-        Level: drop them. Passing words are not affected.
+        Level: drop these packets. Passing words are not affected.
     clear : In(1)
         Level: drop stored words of passing packets.
     goes : In(1)
@@ -49,11 +49,11 @@ class JobPath(wiring.Component):
     word : Out(word_layout())
         Arriving word; depends combinationally on ``ring_i``, as the next output does.
     arrived : Out(1)
-        It is for this node.
+        The word is for this node.
     slot, coming : In(slot_layout())
         Slots for the node's sending, and for arriving words.
     wraps : In(1)
-        These differ: this is rank 0.
+        The two slots differ: this is rank 0.
     whole : Out
         Number of complete packets.
     left : Out(1)
@@ -133,7 +133,7 @@ class JobPath(wiring.Component):
         with m.Elif(own.valid):
             m.d.sync += [out.data.eq(own.data), out.last.eq(own.last), out.kind.eq(own.kind), out.check.eq(own.check)]
 
-        # Control words and the wires back.
+        # Connect control words and the return wires.
         m.d.comb += [
             self.receiver.valid.eq(came.valid & came.kind),
             *(getattr(self.receiver, name).eq(getattr(came, name)) for name in ("data", "last", "kind", "check")),

@@ -24,12 +24,12 @@ class RoomLaps(wiring.Component):
 
     Rank 0 sends COLLECT, a single word, when its window opens. Each node lowers the room of its job to its own room
     at the opening of its own window. When COLLECT returns to rank 0, its rooms circulate as GRANT. A node that
-    gets GRANT in the window of the same superframe may send that number of packets of its job; without it, none. So
-    rooms of a job depend only on its own nodes, and not on the arrival times of the words.
+    receives GRANT in the window of the same superframe may send that number of packets of its job; otherwise, none.
+    The rooms of a job therefore depend only on its own nodes, and not on the arrival times of the words.
 
-    A word is offered at ``o`` :attr:`latency` cycle after it has come at ``i``, throughput is one word per cycle.
-    ``o`` and all other outputs are registers but for ``i.ready``, which depends combinationally on ``o.ready``. Words
-    of other messages and of other superframes are taken and dropped.
+    A word is offered at ``o`` :attr:`latency` cycle after it arrives at ``i``, throughput is one word per cycle.
+    ``o`` and all other outputs are registers, except ``i.ready``, which depends combinationally on ``o.ready``. Words
+    of other messages and of other superframes are accepted and dropped.
 
     Members
     -------
@@ -48,7 +48,7 @@ class RoomLaps(wiring.Component):
     reset_link : In(1)
         Level: drop everything in progress.
     kept, due : Signal
-        Room when the window opened, and a COLLECT to be offered. No ports: for proofs.
+        Room when the window opened, and a COLLECT to be offered. Not ports: for proofs.
     """
 
     latency = 1

@@ -20,13 +20,13 @@ FRAME_BITS, SHIFT_BITS = 6, 16
 _MIN_WINDOW, _MIN_PAIRS = 256, 7
 #: Minimum of the permitted latency of words around the ring, in cycles; and bits of the number of a pair of slots.
 _MIN_WAY, PAIR_BITS = 240, 2
-#: Cycles at the beginning and end of the window without departures: words of slots could meet them.
+#: Cycles at the beginning and end of the window without departures, which could meet words of slots.
 _HEAD, _TAIL = 4, 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JobFrame:
-    """Shape of superframes: a window for control words, followed by slots of both jobs in turn, up to the end.
+    """Shape of superframes: a window for control words, followed by alternating slots of both jobs.
 
     Parameters
     ----------
@@ -52,12 +52,12 @@ class JobFrame:
 
     @property
     def cycles(self):
-        """Cycles of a superframe, a power of two: so its position follows from TIME."""
+        """Cycles of a superframe, a power of two, so that the position in it follows from TIME."""
         return 1 << (_MIN_PAIRS * JOBS * self.slot + _MIN_WINDOW - 1).bit_length()
 
     @property
     def pairs(self):
-        """Slots of each job."""
+        """Number of slots of each job."""
         return (self.cycles - _MIN_WINDOW) // (JOBS * self.slot)
 
     @property
@@ -82,9 +82,9 @@ class JobFrame:
 
 
 def slot_layout():
-    """State of a node in a cycle: a slot begins ``soon``, in the next cycle; it ``starts``; in a slot of its own job
-    the node ``drives``, and takes arriving words, and in a slot of the other job packets ``passes``; and the low bits
-    of the number of its ``pair`` of slots, which continues from superframe to superframe."""
+    """State of a node in a cycle: a slot begins ``soon``, in the next cycle, or ``starts``. In a slot of its own job
+    the node ``drives`` and accepts arriving words; in a slot of the other job a packet ``passes``. ``pair`` is the
+    low bits of the number of its pair of slots, which continues from superframe to superframe."""
     return data.StructLayout({"soon": 1, "starts": 1, "drives": 1, "passes": 1, "pair": PAIR_BITS})
 
 
@@ -92,10 +92,10 @@ class JobTable(wiring.Component):
     """Generate the slots of superframes, which begin whenever TIME is a multiple of their cycles.
 
     A superframe is a window for control words, and then a slot of job 0, one of job 1, and so on. Nothing but TIME
-    has any influence. A node with a TIME that becomes valid begins with the next window.
+    has any influence. When its TIME becomes valid, a node begins with the next window.
 
-    All outputs but ``soon`` are registers, :attr:`latency` cycles after TIME; ``soon`` depends only on registers. If
-    TIME is set back, the current slot becomes longer; if it is set forward, the slot becomes shorter.
+    All outputs except ``soon`` are registers, :attr:`latency` cycles after TIME; ``soon`` depends only on registers.
+    If TIME is set back, the current slot becomes longer; if it is set forward, the slot becomes shorter.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class JobTable(wiring.Component):
     now : In(32)
     valid : In(1)
     shift : In(16)
-        TIME, and cycles by which slots of this node begin later.
+        TIME, whether it is valid, and the number of cycles by which slots of this node begin later.
     job : In(1)
     slot : Out(slot_layout())
     window : Out(1)
@@ -114,7 +114,7 @@ class JobTable(wiring.Component):
     opens : Out(1)
         Pulse: in the first cycle of the window.
     control : Out(1)
-        Control words may leave: in the window but for its first 4 and last 8 cycles, and while TIME is not valid.
+        Control words may leave: in the window except for its first 4 and last 8 cycles, and while TIME is not valid.
     number : Out(6)
         Low bits of the number of the window's superframe.
     """
@@ -141,7 +141,7 @@ class JobTable(wiring.Component):
         m = Module()
         frame, slot = self._frame, self.slot
         bits = (frame.cycles - 1).bit_length()
-        position, known = Signal(bits + FRAME_BITS), Signal()  # in superframes, a cycle after TIME
+        position, known = Signal(bits + FRAME_BITS), Signal()  # position in superframes, a cycle after TIME
         now, inside = position[:bits], Signal()
         boundary, index, armed = Signal(bits + 1), Signal(range(JOBS * frame.pairs + 1)), Signal()
         first, last = frame.control

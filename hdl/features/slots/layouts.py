@@ -1,4 +1,4 @@
-"""Layouts and numbers shared by the units of slots."""
+"""Layouts and numbers shared by the slot units."""
 
 from amaranth.hdl import Cat
 from amaranth.lib import data
@@ -30,32 +30,32 @@ MAX_SLOTS, GROUP = 16, 4
 #: Cycles of a slot for packets beyond the words of the longest packet; words of a message; cycles of a slot for
 #: messages: the words, a header and a check, and the same additional cycles.
 GAP, MESSAGE_WORDS, MESSAGE_CYCLES = 4, 64, 72
-#: Low bits of TIME for the beginning of slots, and bits of the cycles between two superframes.
+#: Low bits of TIME that define the beginning of slots, and bits of the cycles between two superframes.
 TARGET_BITS, GAP_BITS = 16, 12
 #: Low bits of TIME that are 0 at the beginning of a lap.
 BEGIN_UNIT = 3
 
-#: Type of a message; packets have their :class:`~hdl.ring.header.PacketType` there.
+#: Type field of a message; packets have their :class:`~hdl.ring.header.PacketType` there.
 MESSAGE_TYPE = 3
-#: Opcode of a host's packets that are messages: not used by requests.
+#: Opcode of a host's packets that carry messages; requests do not use it.
 MESSAGE_OPCODE = 0x40
 
 _LENGTH_BITS = 12
 
 
 def record_layout():
-    """State of a node: its packets for the successor, and room for packets from the predecessor, in packets; the
+    """State of a node: its packets for the successor, and its room for packets from the predecessor; the
     words of the longest packet that it sends; whether it has a message."""
     return data.StructLayout({"pending": 5, "room": 5, "longest": _LENGTH_BITS, "wants": 1})
 
 
 def record_word_layout():
-    """RECORD: record of the node of a rank, for an ``odd`` table or an even one."""
+    """RECORD: the record of the node with this rank, for an ``odd`` or an even table."""
     return data.StructLayout({"type": ControlType, "rank": 4, "odd": 1, "record": record_layout()})
 
 
 def lap_layout():
-    """LAP: slots of rank 0, odd or not, end at this TIME, in eights of cycles, and the next ones begin ``gap``
+    """LAP: slots of rank 0, odd or not, end at this TIME, in units of eight cycles, and the next ones begin ``gap``
     cycles later."""
     return data.StructLayout({"type": ControlType, "odd": 1, "gap": GAP_BITS, "begin": TARGET_BITS - BEGIN_UNIT,
                               "zeros": 2})
@@ -63,28 +63,28 @@ def lap_layout():
 
 def table_layout():
     """Slots of a superframe, computed from the records of all nodes: slots for packets, words of the longest packet,
-    the lowest rank with messages other than 0, or 0, and whether it has the first of the slots for messages."""
+    the lowest rank other than 0 with messages, or 0, and whether it has the first of the slots for messages."""
     return data.StructLayout({"slots": 5, "longest": _LENGTH_BITS, "other": 4, "odd": 1})
 
 
 def mode_layout():
-    """Role of a node in a slot: it sends its packet, it forwards arriving words, and these are messages."""
+    """Role of a node in a slot: whether it sends a packet or forwards words, and whether they are messages."""
     return data.StructLayout({"drives": 1, "passes": 1, "message": 1})
 
 
 def message_header_layout():
     """First word of a message: its type, destination and source ranks, number of words, number of the message in a
-    request, whether it is the first one and the last one of a request or of an answer, and an opcode, with the bit
-    of responses if it comes from a node, which knows neither its number of words nor whether it is the last."""
+    request, whether it is the first and the last one of a request or an answer, and an opcode, with the response bit
+    set by a node. A node knows neither the number of words nor whether a message is the last."""
     return data.StructLayout({"type": 4, "destination": 4, "source": 4, "count": 7, "number": 3, "begin": 1, "end": 1,
                               "opcode": 8})
 
 
 def check_after(state, word):
-    """Check of a message after one more word, in one LUT per bit except one: it starts at 0, and is 0 after a message
-    with its check, which is the state before it.
+    """Check of a message after one more word, in one LUT per bit except one: it starts at 0, and is 0 again after a
+    message and its check, which is the state before it.
 
-    All errors in one word are detected, and all errors of two bits, and all but one in 778,000 of three.
+    All errors in one word and all errors of two bits are detected, and all but one in 778,000 errors of three bits.
     """
     total = state ^ word
     return Cat(total[(27 * n + 30) % 32] ^ total[(3 * n + 23) % 32] ^ (total[12] if n == 0 else 0) for n in range(32))

@@ -75,7 +75,7 @@ def connect_clock(m, *, clock, departures, transmitter):
 
 
 def connect_units(m, *, path, clock, laps, table, departures, transmitter, receiver, rank):
-    """Connect the units of slots of a node with each other, except the requests for laps and the record.
+    """Connect the slot units of a node with each other, except the requests for laps and the record.
 
     Control words leave between superframes.
     """
@@ -106,8 +106,8 @@ def connect_time(m, *, link, units, now, lost, granted):
 
 
 def ask_for_laps(m, *, laps, table, clock, reset_link):
-    """Ask for a lap at rank 0, the only one with ``looped``, when there are no slots, no records are expected, and
-    the previous LAP has returned, or not for two SYNCs. The first one waits for a SYNC to return."""
+    """Ask for a lap at rank 0, the only rank with ``looped``, when there are no slots, no records are expected, and
+    the previous LAP has returned, or has not for two SYNCs. The first lap waits for a SYNC to return."""
     waits, late = Signal(init=1), Signal(init=1)
     m.d.comb += laps.ask.eq(~(table.active | table.over | laps.gathers | laps.granted | waits))
     with m.If(laps.ask):
@@ -130,13 +130,13 @@ def usual_words(config):
 class SlotLink(wiring.Component):
     """Link ends that send packets in slots, and control words between superframes.
 
-    All units of slots are here: the clock, the laps of records, the slots of a table, and the path, with the ends of
-    replay only for control words. A packet waits at ``i`` until it is complete, and then for a slot that is long
+    All slot units are here: the clock, the laps of records, the slots of a table, and the path, with replay's link
+    ends only for control words. A packet waits at ``i`` until it is complete, and then for a slot that is long
     enough. The node's record is filled in here: it reports the maximum number of packets, of the longest possible
-    length, if there has been one since the previous superframe, and room for packets that its receiver does not
-    hold. Its record leaves when all packets of its predecessor's slots have come, or the last one has begun to.
+    length, if there has been a packet since the previous superframe, and how many packets its receiver can still
+    hold. It leaves when all packets of the predecessor's slots have arrived, or the last one has begun to.
 
-    Rank 0 sends LAP when no records are expected and there are no slots. Without a valid table only control words
+    Rank 0 sends LAP when no records are expected and there are no slots. Without a valid table, only control words
     are driven.
 
     Arriving packets are stored as by :class:`~hdl.ring.link.Ingress`, with their length and damage unchecked: the
@@ -156,7 +156,7 @@ class SlotLink(wiring.Component):
         Control words of two units.
     place : In(place_layout())
         Place of this node; changes only together with ``reset_link``. With a size of 0 or 1 nothing is driven. With
-        messages it is ``given`` of a :class:`~hdl.features.slots.place.PositionRelay`.
+        messages it is the ``given`` input of a :class:`~hdl.features.slots.place.PositionRelay`.
     test : In(test_layout())
     now : Out(32)
     state : Out(state_layout())
@@ -209,7 +209,7 @@ class SlotLink(wiring.Component):
         m.submodules.transmitter = transmitter = ControlTransmitter(window=_WINDOW)
         m.submodules.receiver = receiver = ReplayReceiver(segments=2, packet_words=5)
 
-        # Wires, and control words.
+        # Connect wires and control words.
         wiring.connect(m, node=wiring.flipped(self.ring_i), path=path.ring_i)
         wiring.connect(m, node=wiring.flipped(self.ring_o), path=path.ring_o)
         connect_units(m, path=path, clock=clock, laps=laps, table=table, departures=departures,
@@ -225,7 +225,7 @@ class SlotLink(wiring.Component):
         for unit in (departures, transmitter, receiver):
             m.d.comb += unit.reset_link.eq(links)
 
-        # TIME, its slots, and test inputs.
+        # Connect TIME, its slots and the test inputs.
         state = clock.clock
         connect_time(m, link=self, units=state, now=state.time, lost=path.lost, granted=laps.granted)
         ask_for_laps(m, laps=laps, table=table, clock=state, reset_link=restart)
@@ -265,7 +265,7 @@ class SlotLink(wiring.Component):
         with m.If(restart):
             m.d.sync += [inside.eq(0), length.eq(0), recent.eq(0), most.eq(usual)]
 
-        # Packets of the predecessor.
+        # Packets from the predecessor.
         connect_stream(m, ingress.o, self.o)
         m.d.comb += [
             ingress.i.valid.eq(path.arrived), ingress.i.payload.eq(path.word), self.overrun.eq(ingress.overrun),
@@ -273,7 +273,7 @@ class SlotLink(wiring.Component):
         ]
         m.d.sync += [self.received.word.eq(path.arrived), self.received.packet.eq(path.arrived & path.word.last)]
 
-        # Messages.
+        # Connect the messages.
         connect_stream(m, self.message_i, path.message_i)
         m.d.comb += [
             self.message.eq(path.word), self.heard.eq(path.heard), laps.record.wants.eq(path.message_whole != 0),

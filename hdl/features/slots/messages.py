@@ -18,9 +18,9 @@ _OFFSET_BITS = 7
 class MessageStore(wiring.Component):
     """Store arriving messages, and output those with a correct check.
 
-    A message can be read :attr:`latency` cycles after its last word. A message that comes while :attr:`messages` are
-    stored is dropped as a whole. Words of a message are read one per cycle: the word at ``offset`` is on ``read`` in
-    the next cycle.
+    A message can be read :attr:`latency` cycles after its last word. A message that arrives while :attr:`messages`
+    are stored is dropped as a whole. Words of a message are read one per cycle: the word at ``offset`` is on ``read``
+    in the next cycle.
 
     Members
     -------
@@ -34,9 +34,9 @@ class MessageStore(wiring.Component):
         Word at that offset of the oldest message, one cycle later: the header, the payload, and the check with
         ``last``.
     drop : In(1)
-        Pulse: the oldest message is not needed any more.
+        Pulse: the oldest message is no longer needed.
     reset_link : In(1)
-        Level: drop a message with words still to come.
+        Level: drop a message that is not yet complete.
     """
 
     latency = 2
@@ -88,14 +88,14 @@ class MessageGate(wiring.Component):
     are dropped. Each arriving message is a packet for the host, with header and check. The path
     appends a check to a departing message.
 
-    At other ranks the words of the messages of a request are one packet for the host port, and its response becomes
-    messages of at most 64 words. Each correct message of a request is answered by one message: if it is not the
-    last, by one without words; if it is the last, by the first of the answer. The next message of an answer waits
-    for a message without words, or for the first of another request. A request that begins while another one is open
-    ends the open one, by a word with ``last``. A message that is not the next of an open request is dropped.
+    At other ranks the words of the messages of a request form one packet for the host port, and its response becomes
+    messages of at most 64 words. Each correct message of a request is answered by one message: an empty one if it is
+    not the last, otherwise the first one of the answer. The next message of an answer waits for an empty message, or
+    for the first one of another request. A request that begins while another one is open ends the open one, by a word
+    with ``last``. A message that is not the next one of an open request is dropped.
 
-    The host's own requests go to the port as before, one at a time: the next one enters after the response, and
-    also after the response to a request of messages.
+    The host's own requests go to the port as without messages, one at a time: the next one enters after the response,
+    and also after the response to a request of messages.
 
     A word is forwarded in the cycle of its arrival. ``host_i.ready``, ``host_o``, ``port_i``, ``port_o.ready`` and
     ``message_o`` depend combinationally on the streams at the other side. A correct message is offered
@@ -114,7 +114,7 @@ class MessageGate(wiring.Component):
     message_o : Out(stream of word_layout())
         To its ``message_i``; its ``message_whole`` is not 0 while the node wants to send.
     reset_link : In(1)
-        Level: drop messages that have not been received, or not been made, as a whole.
+        Level: drop messages that have not been received, or not been formed, as a whole.
     """
 
     latency = 4
@@ -137,7 +137,7 @@ class MessageGate(wiring.Component):
         host, port, message = self.host_i, self.port_o, self.message_o
         asked = data.View(message_header_layout(), host.payload.data)
         head = data.View(message_header_layout(), store.read.data)
-        # At `store.read` is the header of a message, or a word of one for the host, or for the port.
+        # `store.read` is the header of a message, or a word of a message for the host, or for the port.
         heads, gives, reads = Signal(), Signal(), Signal()
         heading, filling = Signal(), Signal()  # header, or further word, of a message being made
         # A host request is at the port, or enters; a request of messages is at the port, and may be incomplete.
@@ -178,7 +178,7 @@ class MessageGate(wiring.Component):
             with m.If(port.payload.last):
                 m.d.sync += local.eq(0)
 
-        # Arriving messages.
+        # Handle arriving messages.
         starts = Signal()
         m.d.sync += position.eq(store.offset)
         m.d.comb += store.reset_link.eq(self.reset_link)
@@ -217,7 +217,7 @@ class MessageGate(wiring.Component):
         with m.If(heads & ~master & ((head.count == 0) | head.begin)):
             m.d.sync += held.eq(0)
 
-        # Departing messages.
+        # Handle departing messages.
         made, count, full = Signal(message_header_layout()), Signal(range(MESSAGE_WORDS)), Signal()
         source_valid, source_last, fires = Signal(), Signal(), Signal()
         m.d.comb += [
@@ -230,7 +230,7 @@ class MessageGate(wiring.Component):
                 (filling & source_valid)
                 | (heading & Mux(master, takes_message & host.valid, owes | (port.valid & remote & ~held))))),
             message.payload.last.eq(Mux(filling, source_last | full, Mux(master, host.payload.last, owes))),
-            # Sources that are 0 unless chosen.
+            # These sources are 0 unless chosen.
             message.payload.data.eq((host.payload.data & master.replicate(32))
                                     | (port.payload.data & (~master & filling).replicate(32))
                                     | (made.as_value() & (~master & heading).replicate(32))),

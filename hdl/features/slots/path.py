@@ -35,7 +35,7 @@ class SlotSender(wiring.Component):
     -------
     i : In(stream of word_layout())
     o : Out(stream of word_layout())
-        Words; each is taken.
+        Words; each one is always accepted.
     start : In(1)
         Pulse, while nothing is being sent: send a packet.
     whole : Out(range(depth // 2 + 1))
@@ -94,12 +94,11 @@ class SlotPath(wiring.Component):
     which is warned one cycle before the node's word of a slot: its lost words are repeated like any damaged word.
     ``lost`` reports lost words of passing packets.
 
-    A packet of the node is on the wires :attr:`latency` cycles after ``starts``, if it was complete one cycle
-    before, or a message two, and then word by word. A passing word is on the wires :attr:`hop` cycle after it has
-    come; so it is at the same position of its slot as at the previous node, where slots begin earlier by the latency
-    of the wires and of a hop. The first word decides whether a packet passes, and it does until its last one,
-    whatever slot comes. All wires to other nodes are registers: the transmitter's words take a cycle, and so does
-    ``line``.
+    A packet of the node is on the wires :attr:`latency` cycles after ``starts``, if it was complete one cycle before
+    (a message: two), and then word by word. A passing word is on the wires :attr:`hop` cycle after it arrives, and so
+    is at the same position of its slot as at the previous node, where slots begin earlier by the latency of the wires
+    and of a hop. The first word decides whether a packet passes; it then passes up to its last word, whatever slot
+    comes. All wires to other nodes are registers: the transmitter's words take a cycle, and so does ``line``.
 
     A packet of slots that does not pass is ``arrived``. A message is ``heard`` if its header names this rank, whether
     it passes or not. After the last word of the node's message, and a cycle without one, its check follows
@@ -115,9 +114,9 @@ class SlotPath(wiring.Component):
     i, message_i : In(stream of word_layout())
         Packets, of at least two words, and messages, without checks, of this node.
     word : Out(word_layout())
-        Arriving word; depends combinationally on ``ring_i``, as the next two do, and they on ``mode``.
+        Arriving word; depends combinationally on ``ring_i``, as do the next two, which also depend on ``mode``.
     arrived, heard : Out(1)
-        It belongs to a packet for this node; to a message for it, with its check as the last word.
+        The word belongs to a packet for this node; to a message for it, with the check as the last word.
     starts : In(1)
     mode : In(mode_layout())
         As in :class:`~hdl.features.slots.table.SlotTable`.
@@ -202,7 +201,7 @@ class SlotPath(wiring.Component):
         with m.If(~ends):
             m.d.sync += checked.eq(0)
 
-        # Control words and the wires back.
+        # Connect control words and the return wires.
         m.d.comb += [
             self.receiver.valid.eq(came.valid & came.kind),
             *(getattr(self.receiver, name).eq(getattr(came, name)) for name in ("data", "last", "kind", "check")),

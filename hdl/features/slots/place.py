@@ -13,12 +13,12 @@ __all__ = ["PositionRelay"]
 class PositionRelay(wiring.Component):
     """Assign the nodes of a ring their places, starting at rank 0.
 
-    A node with a given place of rank 0 sends PLACE, with the successor's rank and the size of the ring; each node
-    takes the arriving place and forwards the next one, up to rank 0. Until PLACE has returned, rank 0 sends
-    another every :attr:`period` cycles. An arriving place has priority over a given one.
+    A node that is given the place of rank 0 sends PLACE, with the successor's rank and the size of the ring; each
+    node adopts the arriving place and forwards the next one, up to rank 0. Until PLACE has returned, rank 0 sends
+    another one every :attr:`period` cycles. An arriving place has priority over a given one.
 
-    A word is offered at ``o`` :attr:`latency` cycles after it has come at ``i``, which is always ready. ``o`` is
-    registers. Words other than PLACE are taken and dropped.
+    A word is offered at ``o`` :attr:`latency` cycles after it arrives at ``i``, which is always ready. ``o`` comes
+    from registers. Words other than PLACE are accepted and dropped.
 
     Members
     -------

@@ -21,22 +21,22 @@ __all__ = ["RecordLaps"]
 
 
 class RecordLaps(wiring.Component):
-    """Send the record of this node when its slots are over, and combine all records to a table, equal on all nodes.
+    """Send the record of this node when its slots are over, and combine all records into one table on all nodes.
 
-    A node forwards the other nodes' RECORDs, which come in descending order of ranks, except its successor's. Rank 0,
-    with a predecessor with slots that end later by the way around the ring, sends its own RECORD that much later, or
-    when the first one comes. With the records of all ranks there is a table, if they have come at least 3 cycles
-    before slots begin. Any other RECORD is dropped: then no node has all at the end of the next slots.
+    A node forwards the other nodes' RECORDs, which arrive in descending order of ranks, except its successor's. The
+    slots of rank 0's predecessor end later by the latency around the ring, so rank 0 sends its own RECORD that much
+    later, or when the first one arrives. The records of all ranks form a table, if they have arrived at least 3
+    cycles before slots begin. Any other RECORD is dropped: no node then has all records at the end of the next slots.
 
-    The first lap, and a lap after a table that rank 0 did not get, begins as after slots that are over at a TIME:
-    LAP, which rank 0 sends around the ring, has this TIME, and the cycles from the end of slots to the next ones:
-    :attr:`hop` for each node, :attr:`margin`, and the way around the ring. A control word takes 8 cycles and the
-    wires to the next node, and a slot 1 cycle and the wires, so records come before slots on wires of any latency.
+    The first lap, and a lap after a table that rank 0 did not get, begins as if slots had ended at a certain TIME.
+    LAP, which rank 0 sends around the ring, contains this TIME, and the cycles from the end of slots to the next
+    ones: :attr:`hop` for each node, :attr:`margin`, and the way around the ring. A control word takes 8 cycles plus
+    the wires to the next node, and a slot 1 cycle plus the wires, so records precede slots on wires of any latency.
 
-    A word is offered at ``o`` :attr:`latency` cycle after it has come at ``i``, throughput is one word per cycle, but
-    none is taken for two cycles after the last of a lap and for one after LAP, nor before the node's record is sent.
-    ``o`` and all other outputs are registers but for ``target``, which depends only on ``o`` and ``way``, and
-    ``i.ready``, which depends combinationally on ``o.ready``. Unexpected words are taken and dropped.
+    A word is offered at ``o`` :attr:`latency` cycle after it arrives at ``i``, throughput is one word per cycle, but
+    none is accepted for two cycles after the last one of a lap and for one after LAP, nor before the node's record is
+    sent. ``o`` and all other outputs are registers, except ``target``, which depends only on ``o`` and ``way``, and
+    ``i.ready``, which depends combinationally on ``o.ready``. Unexpected words are accepted and dropped.
 
     Members
     -------
@@ -56,8 +56,8 @@ class RecordLaps(wiring.Component):
         TIME, and its state, of the :class:`~hdl.features.slots.clock.Clock`.
     target : Out(16)
     sets : Out(1)
-        Pulse: low bits of the TIME at which slots of this node are over, according to LAP. They are over later from
-        node to node by the latency of the wires, and so by the difference in error of TIMEs. Not without TIME.
+        Pulse, only while TIME is valid: ``target`` is the low bits of the TIME at which this node's slots end, by
+        LAP. They end later from node to node by the latency of the wires, and so by the difference in error of TIMEs.
     gap : Out(12)
         Cycles from the end of slots to the beginning of the next ones.
     slots : Out(table_layout())
@@ -68,12 +68,12 @@ class RecordLaps(wiring.Component):
     gathers : Out(1)
         Records are expected.
     home : Out(1)
-        Pulse, at rank 0: LAP has come back, and with it all words that were sent before.
+        Pulse, at rank 0: LAP has returned, and with it all words that were sent before it.
     reset_link : In(1)
         Level: drop everything in progress.
     turn, most, opens, sent, folds, final, checks : Signal
-        Rank of the last record; maximum packets of a node. A lap begins; the node's record is sent;
-        ``o`` has a record that goes into the table; it is the last one; it was a cycle ago. No ports: for proofs.
+        Rank of the last record; maximum packets of a node; a lap begins; the node's record is sent; ``o`` has a
+        record for the table; this is the last one; it was a cycle ago. Not ports: for proofs.
     """
 
     latency = 1
@@ -155,7 +155,7 @@ class RecordLaps(wiring.Component):
         with m.If(self.ask & master):
             m.d.sync += calls.eq(1)
 
-        # From the predecessor, and the end of the slots of this node.
+        # Handle words from the predecessor, and the end of this node's slots.
         with m.If(taken & lap & ~master):
             m.d.sync += self.sets.eq(self.valid)
         with m.If(taken & fits):

@@ -42,14 +42,14 @@ class SlotTable(wiring.Component):
     mode : Out(mode_layout())
         Role of the node in this slot; nothing without slots.
     active : Out(1)
-        There are slots, or will be.
+        Slots are in progress, or still to come.
     over : Out(1)
         Pulse: there are no more slots, and the next ones begin ``gap`` cycles after their end.
     left : Out(16)
         Cycles of TIME before the first slot, or the next one, less 1: -1 when they begin. Depends combinationally on
         ``now``.
     reset_link : In(1)
-        Level: there are none.
+        Level: there are no slots.
     """
 
     latency = 1

@@ -124,7 +124,7 @@ class ServerConfig(Coupled):
 
 
 class StreamingFeature(Feature):
-    """Operation PUSH of a node, and a server's weights and state in a far memory."""
+    """Feature with the operation PUSH, and weights and state in a server's far memory."""
 
     couplings = (
         Coupling(sections=("role", "lanes"), clash=lambda role, lanes: role.broadcast_formats and lanes < 2,

@@ -104,7 +104,7 @@ class Served(Part):
             connect_stream(m, self.stored, self.coded)
         connect_stream(m, self.sums, self.finished)
 
-        flags = Signal(flags_layout(lanes))  # of rows of binary32
+        flags = Signal(flags_layout(lanes))  # flags of rows of binary32
         row = Signal(beat_layout(lanes))
         m.d.comb += row.eq(Mux(setup.chain, self.sums.payload, self.stored.payload))
         elements = [row.elements[lane] for lane in range(lanes)]

@@ -17,9 +17,9 @@ ENTRIES = COUNT_WORDS // 4
 class Tally(wiring.Component):
     """Count flags of the first ``length`` elements of a command, and write the counts into an entry of the table.
 
-    The command's half of the entry is written with zeros when it begins, and after the end of each packet with the
-    counts so far. Flags are counted in the cycle of their ``valid``; there is a write
-    :attr:`latency` cycle after a packet's last ones at the earliest. A packet is ``written`` when its counts are.
+    Zeros are written to the command's half of the entry when it begins, and the counts so far after the end of each
+    packet. Flags are counted in the cycle of their ``valid``; a write occurs :attr:`latency` cycle after a packet's
+    last flags at the earliest. A packet is ``written`` when its counts are.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Tally(wiring.Component):
     Members
     -------
     start : In(1)
-        Begins a command; the next four must hold until its last packet is written.
+        Begins a command; the next four inputs must hold until its last packet is written.
     enable : In(1)
         Whether the command is counted.
     entry, push, length : In

@@ -14,9 +14,9 @@ __all__ = ["CentroidStore"]
 class CentroidStore(wiring.Component):
     """Pass loaded bounds to the comparators, and store the centroids, if packets contain them.
 
-    One word is taken per cycle while ``open``. ``load.ready`` is ``open``; a bound is passed on in the same cycle as
-    its word is taken, and a word of centroids is stored from the next one on. After a load of
-    wrong length, the next one starts from its first word.
+    One word is accepted per cycle while ``open``. ``load.ready`` equals ``open``; a bound is passed on in the same
+    cycle as its word is accepted, and a word of centroids is stored from the next cycle on. After a load of the wrong
+    length, the next load starts from its first word.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class CentroidStore(wiring.Component):
         Number of the bound, from 1 on.
     bound : Out(compared_bits)
     step : In(1)
-        Advance to the next word of the centroids, or after the last one to the first.
+        Advance to the next word of the centroids, or from the last one to the first.
     word : Out(32)
         Word of the centroids; zero if none are sent, as is ``final``.
     final : Out(1)
@@ -65,7 +65,7 @@ class CentroidStore(wiring.Component):
         length = table.load_length
         count = length - (table.mantissas - 1)
 
-        # Number of the word to be loaded; the one after the last stands for all words in excess.
+        # Number of the word to be loaded; the one after the last stands for all excess words.
         number = Signal(range(1, length + 2), init=1)
         take = Signal()
         is_bound = Signal()

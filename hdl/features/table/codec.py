@@ -14,9 +14,9 @@ __all__ = ["TableCodec"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableCodec:
-    """Signs and exponents without loss, and the nearest of some centroids in place of each fraction.
+    """Codec that keeps signs and exponents, and replaces each fraction by the nearest centroid.
 
-    Members are as in :class:`hdl.compression.codec.Codec`, the format is that of
+    Members are as in :class:`hdl.compression.codec.Codec`; the format is described in
     :class:`~hdl.features.table.format.LookupTable`. The length of a packet depends on its distinct exponents.
 
     Parameters

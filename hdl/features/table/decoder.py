@@ -1,4 +1,4 @@
-"""Packets of tables and codes to elements, in the format of :mod:`hdl.features.table.format`."""
+"""Conversion of packets to elements, in the format of :mod:`hdl.features.table.format`."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -17,14 +17,14 @@ __all__ = ["Decoder"]
 class Decoder(wiring.Component):
     """Expand packets, in whole groups of 32 / lanes beats.
 
-    All elements are kept; ``o.last`` marks the last beat of the last group. In a packet, one beat is output per cycle
-    without a bubble between groups, as long as words come. The exponents and the centroids take one cycle each, and
-    two more. They are read when all codes of the previous packet have been taken for look-up. ``i.ready``
+    All elements are kept; ``o.last`` marks the last beat of the last group. Within a packet, one beat is output per
+    cycle without a bubble between groups, as long as words arrive. Each exponent and each centroid takes one cycle,
+    with two more in all. They are read when all codes of the previous packet have been taken for look-up. ``i.ready``
     depends combinationally on ``o.ready``.
 
     A malformed packet raises ``error``, and the next one is decoded correctly. If its tables are cut short or out of
-    order, it gives no output. If it ends within a group, output ends with the incomplete eight, and the missing
-    elements are unspecified. If an index is beyond its table, the exponent is unspecified.
+    order, there is no output. If it ends within a group, output ends with the incomplete group of eight, and the
+    missing elements are unspecified. If an index is beyond its table, the exponent is unspecified.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Decoder(wiring.Component):
     i : In(stream of beat_layout(words))
     load : In(stream of {data, last})
         Only with centroids that are not sent: ``table.mantissas`` words, each the fraction of a centroid, in
-        ascending order. Taken at any time, and effective at once.
+        ascending order. Accepted at any time, and effective immediately.
     o : Out(stream of beat_layout(lanes, table.format.width))
     error : Out(1)
         Pulse: this packet is malformed, or a wrong number of words was loaded.
@@ -170,7 +170,7 @@ class Decoder(wiring.Component):
                     m.d.sync += want.eq(1)
                     m.next = "Exponents"
 
-        # Look up, and join.
+        # Look up exponents and mantissas, and join them.
         looked = Signal(data.StructLayout({"lanes": data.ArrayLayout(data.StructLayout({
             "sign": 1, "mantissa": table.mantissa_bits, "zero": 1}), lanes), "last": 1, "valid": 1}))
         looking = Signal()

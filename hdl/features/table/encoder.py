@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# Parts are made here only to read their latencies, even where nothing is elaborated.
-"""Elements to packets of tables and codes, in the format of :mod:`hdl.features.table.format`."""
+# Parts are created here only to read their latencies, even where nothing is elaborated.
+"""Conversion of elements to packets, in the format of :mod:`hdl.features.table.format`."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -20,12 +20,12 @@ __all__ = ["Encoder"]
 
 
 def _lowest(bits):
-    """Only the lowest set bit of some bits."""
+    """Return only the lowest set bit of ``bits``."""
     return Cat(bit & ~bits[:number].any() for number, bit in enumerate(bits))
 
 
 def _index(one_hot):
-    """Number of the set bit."""
+    """Return the number of the set bit."""
     digits = range((len(one_hot) - 1).bit_length())
     return Cat(Cat(bit for number, bit in enumerate(one_hot) if number >> digit & 1).any() for digit in digits)
 
@@ -43,11 +43,11 @@ class Encoder(wiring.Component):
     the weights to their memory may also scan them on the way, so that they are read only once.
 
     One beat per cycle is taken on either port. From the last beat of its scan to its first element a packet takes
-    four cycles, and for each of the 16 rows of 16 exponents one cycle, or one per exponent that occurs in it. Words
-    before the codes take one cycle per exponent, and one for each four bytes of centroids. The last group is
-    filled up to 32 elements, in the cycles of the missing elements. The first beat that an eight of codes completes
-    is offered :attr:`latency` cycles after its last element was accepted. ``i.ready`` depends combinationally on
-    ``o.ready``, and no other ready on any input.
+    four cycles plus, for each of the 16 rows of 16 exponents, one cycle or one per exponent that occurs in the row.
+    Words before the codes take one cycle per exponent, and one for each four bytes of centroids. The last group is
+    filled up to 32 elements, in the cycles of the missing elements. The first beat that a group of eight codes
+    completes is offered :attr:`latency` cycles after its last element was accepted. ``i.ready`` depends
+    combinationally on ``o.ready``, and no other ``ready`` on any input.
 
     Parameters
     ----------
@@ -60,8 +60,8 @@ class Encoder(wiring.Component):
     scan, i : In(stream of beat_layout(lanes, table.format.width))
     load : In(stream of {data, last})
         Only with centroids: :attr:`~hdl.features.table.format.LookupTable.load_length` words, between packets.
-        The bounds between centroids, in the compared highest bits of a fraction, and the centroids as they
-        are sent, if at all.
+        They are the bounds between centroids, in the compared highest bits of a fraction, and then the centroids
+        as they are sent, if at all.
     o : Out(stream of beat_layout(words))
     error : Out(1)
         Pulse: there are too many exponents, or one that was not scanned, or a wrong number of words was loaded.
@@ -237,7 +237,7 @@ class Encoder(wiring.Component):
         with m.If(self.i.valid & self.i.ready & self.i.payload.last):
             m.d.sync += accepting.eq(0)
 
-        # Content of the registers.
+        # Content of the pipeline registers.
         lane_layout = data.StructLayout({
             "keep": 1, "sign": 1, "zero": 1, "special": 1,
             "fraction": table.compared_bits, "node": table.mantissa_bits, "exponent": 8,
@@ -315,7 +315,7 @@ class Encoder(wiring.Component):
         for lane in range(lanes):
             source = result.lanes[lane]
             mantissa = Signal(table.mantissa_bits, name=f"mantissa_{lane}")
-            # Where index 0 is the fraction of zero, no other fraction has it.
+            # Where index 0 is the fraction of zero, no other fraction gets index 0.
             m.d.comb += [
                 mantissa.eq(Mux(source.special, Mux(source.zero, 0, Cat(source.node[0] | ~source.node.any(),
                                                                         source.node[1:])), source.node)),

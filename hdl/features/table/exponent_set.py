@@ -35,11 +35,11 @@ class ExponentSet(wiring.Component):
     -------
     i : In(stream of beat_layout(lanes, format.width))
     full : Out(1)
-        A packet is complete. Until ``done``, no other is taken.
+        A packet is complete. Until ``done``, no other one is accepted.
     row : In(range(16))
         Row to output.
     bits : Out(16)
-        Exponents of that row which occur; while ``full``.
+        Exponents of that row that occur; valid while ``full``.
     clear : In(1)
         Clear the row, from the next cycle on; only while ``full``.
     done : In(1)

@@ -7,7 +7,7 @@ __all__ = ["FEATURE", "TableFeature"]
 
 
 class TableFeature(Feature):
-    """Format table32: fractions are replaced by the nearest centroids."""
+    """Feature with format table32, which replaces fractions by the nearest centroids."""
 
     requires = ("codebook",)
 

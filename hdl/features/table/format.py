@@ -9,12 +9,12 @@ except where the exponent is that of zeros and subnormal numbers, or that of inf
 fraction of zero, and no other fraction gets index 0. So zeros and infinities are exact, subnormal numbers do not
 become zeros, and NaNs remain NaNs, if not the same ones.
 
-A packet is the exponents in ascending order, one byte each, and the last of them once more to mark the end; then the
-centroids, if there are any and decoders are not loaded with them, without gaps; and, from
+A packet contains the exponents in ascending order, one byte each, and the last of them once more to mark the end;
+then the centroids, if there are any and decoders are not loaded with them, without gaps; and, from
 the next word on, the codes as in :mod:`hdl.compression.planes`: sign, index of the mantissa, and the bits of the
 exponent's index that its table needs, from the lowest bit on.
 
-:mod:`hdl.features.table.encoder` makes packets, by :mod:`hdl.features.table.exponent_set` and, with centroids,
+:mod:`hdl.features.table.encoder` creates packets, using :mod:`hdl.features.table.exponent_set` and, with centroids,
 :mod:`hdl.features.table.centroid_store`; :mod:`hdl.features.table.decoder` expands them.
 """
 
@@ -25,7 +25,7 @@ from hdl.group import GROUP
 
 __all__ = ["LookupTable", "check_table"]
 
-#: Highest bits of a fraction with which an encoder searches the nearest centroid.
+#: Number of high bits of a fraction that an encoder uses to find the nearest centroid.
 _COMPARED = 12
 
 
@@ -38,7 +38,7 @@ class LookupTable:
     format : FloatFormat
         Format of the elements: FP32 or BF16.
     mantissas : int
-        Representatives of the fractions: 8, 16, 32, 64 or 128. With 128, bins of BF16 are without loss.
+        Representatives of the fractions: 8, 16, 32, 64 or 128. With 128, bins of BF16 are lossless.
     centroids : bool
         Whether they are centroids, sent with every packet, or bins, represented by their middle.
     exponents : int
@@ -102,7 +102,7 @@ class LookupTable:
         return 1 + self.mantissa_bits + sum(last_index[bit:].any() for bit in range(len(last_index)))
 
     def bits(self, count, exponents):
-        """Bits of ``count`` elements and their tables, as formulas have it: without the end of the table."""
+        """Bits of ``count`` elements and their tables, as in the formulas, without the end of the table."""
         centroids = self.mantissas * self.format.fraction_bits if self.sent else 0
         return count * self.code_width(exponents) + 8 * exponents + centroids
 

@@ -12,7 +12,7 @@ __all__ = ["TableLength"]
 class TableLength(wiring.Component):
     """Count the groups of a packet: the number of its exponents gives the words of each group of codes.
 
-    A table with exponents that do not ascend is wrong.
+    A table with exponents that do not ascend is invalid.
 
     Parameters
     ----------
@@ -21,7 +21,7 @@ class TableLength(wiring.Component):
 
     Members
     -------
-    See :func:`hdl.compression.length.counter_ports`. A unit is a group; words of the table end none.
+    See :func:`hdl.compression.length.counter_ports`. A unit is a group; words of the table end no unit.
     """
 
     def __init__(self, *, table):

@@ -1,15 +1,15 @@
 # amaranth: UnusedElaboratable=no
-# Codecs are made here by their parameters, only to read latencies and widths even where nothing is elaborated.
-"""Compression of bfloat16 without loss: short codes for common exponents, and everything else unchanged.
+# Codecs are created here from their parameters only to read latencies and widths, even if nothing is elaborated.
+"""Lossless compression of bfloat16: short codes for common exponents, and everything else unchanged.
 
-Trained weights have few exponents, and most have one of three or four. A packet has a canonical prefix code of
+Trained weights use few exponents, and most weights use one of three or four. A packet has a canonical prefix code of
 sixteen symbols: fifteen exponents, and an escape for all other exponents. The code is chosen for the weights. If all
 codes have four bits, a weight takes 12 bits instead of 16.
 
-A packet is, from its lowest bit on: the fifteen exponents, eight bits each, and eight zeros; the sixteen lengths,
-four bits each, in ascending order, the escape's last; and for each element fraction and sign, eight bits, then the
-code of the exponent, and after an escape the exponent itself. An escape to the first of the fifteen is the end;
-eight zeros precede it, and zeros fill up the last word after it.
+A packet contains, from its lowest bit up: the fifteen exponents, eight bits each, and eight zeros; the sixteen
+lengths, four bits each, in ascending order, the escape's last; and for each element fraction and sign, eight bits,
+then the code of the exponent, and after an escape the exponent itself. An escape to the first of the fifteen marks
+the end; eight zeros precede it, and zeros fill the last word after it.
 
 Codes are canonical: numbers that ascend from symbol to symbol, the first of each length following the last of the
 previous one; their first bit is their highest. No length is above :attr:`PrefixCode.longest`, and all codes are used.
@@ -38,7 +38,7 @@ class PrefixCode:
 
     @property
     def symbols(self):
-        """Codes: exponents and an escape."""
+        """Number of codes: exponents and an escape."""
         return SYMBOLS
 
     @property
@@ -52,7 +52,7 @@ class PrefixCode:
         return WORDS
 
     def words(self, lengths):
-        """Words of a packet of elements with codes of these lengths, escaped exponents included, and end."""
+        """Words of a packet of elements with codes of these lengths, including escaped exponents and the end."""
         return WORDS + -(-sum(8 + length for length in lengths) // 32)
 
 

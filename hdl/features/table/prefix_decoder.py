@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# Codecs are made here by their parameters, only to read latencies and widths even where nothing is elaborated.
-"""Packets of prefix codes to elements; see :mod:`hdl.features.table.prefix_code`."""
+# Codecs are created here from their parameters only to read latencies and widths, even if nothing is elaborated.
+"""Conversion of packets of prefix codes to elements; see :mod:`hdl.features.table.prefix_code`."""
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -20,7 +20,7 @@ class Decoder(wiring.Component):
     ``i.ready`` depends only on registers.
 
     A packet raises ``error`` if its table is not a valid code, and then has no output; if it ends before or after its
-    end symbol; and if it has no elements. Expanded elements are output, the last one marked as such,
+    end symbol; and if it has no elements. Elements that have been expanded are output, the last one marked as such,
     and the next packet is decoded correctly.
 
     Members
@@ -31,7 +31,7 @@ class Decoder(wiring.Component):
         Pulse: this packet is malformed.
     """
 
-    #: Cycles from the first word of a table to the first element, as long as words come.
+    #: Cycles from the first word of a table to the first element, as long as words arrive.
     table_cycles = 24
 
     def __init__(self):
@@ -51,7 +51,7 @@ class Decoder(wiring.Component):
         # Hold one word, and use it in halves.
         word = Signal(word_layout())
         word_valid = Signal()
-        upper = Signal()  # its lower half was used
+        upper = Signal()  # the lower half of the word was used
         take_word = Signal()
         take_half = Signal()
         final = Signal()  # the last word of the packet was used
@@ -87,7 +87,7 @@ class Decoder(wiring.Component):
             extended.eq(window | Mux(take_half, word.data[:16] << fill[:5], 0)),
             enough.eq(fill >= 8 + LONGEST),
         ]
-        # The length, and whether anything is taken, come late: they select among counts prepared for each case.
+        # The length, and whether anything is taken, arrive late: they select among counts prepared for each case.
         filled = Signal(range(65))
         m.d.comb += filled.eq(Cat(fill[:4], fill[4:] + take_half))
         counts = [Signal.like(fill, name=f"count_{taken}") for taken in range(8, 9 + LONGEST)]
@@ -103,7 +103,7 @@ class Decoder(wiring.Component):
 
         # Symbols of each length follow each other, and so do their codes.
         offsets = [Signal(4, name=f"offset_{length}") for length in range(1, LONGEST + 1)]
-        fresh = Signal(LONGEST)  # lengths without symbols so far
+        fresh = Signal(LONGEST)  # lengths that no symbol has had so far
         for length, (limit, offset) in enumerate(zip(limits, offsets, strict=True), 1):
             with m.If(numbering.active & (numbering.length <= length)):
                 m.d.sync += limit.eq(numbering.after)

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# Codecs are made here by their parameters, only to read latencies and widths even where nothing is elaborated.
-"""Elements to packets of prefix codes; see :mod:`hdl.features.table.prefix_code`."""
+# Codecs are created here from their parameters only to read latencies and widths, even if nothing is elaborated.
+"""Conversion of elements to packets of prefix codes; see :mod:`hdl.features.table.prefix_code`."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -16,8 +16,8 @@ __all__ = ["Encoder"]
 class Encoder(wiring.Component):
     """Compress packets of elements, each with the table that precedes it.
 
-    One element is taken per cycle. A table takes :attr:`table_cycles` cycles before them. The word that an element
-    completes is offered :attr:`latency` cycles after it was accepted. ``i.ready`` depends combinationally on
+    One element is taken per cycle. A table takes :attr:`table_cycles` cycles before the elements. The word that an
+    element completes is offered :attr:`latency` cycles after it was accepted. ``i.ready`` depends combinationally on
     ``o.ready``.
 
     Members
@@ -27,7 +27,7 @@ class Encoder(wiring.Component):
     i : In(stream of beat_layout(1, 16))
     o : Out(stream of {data, last})
     error : Out(1)
-        Pulse: a table did not have six words, or its lengths do not make a code. It results in a packet
+        Pulse: a table did not have six words, or its lengths do not form a code. A packet is produced
         nevertheless.
     """
 
@@ -108,7 +108,7 @@ class Encoder(wiring.Component):
                 bits.end.eq(coded.end), bits.valid.eq(coded.valid),
             ]
 
-        # Collect bits to words, after the words of the table.
+        # Collect bits into words, after the words of the table.
         position = Signal(5)
         waiting = Signal(32)
         tail = Signal()

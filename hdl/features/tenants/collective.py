@@ -9,7 +9,7 @@ __all__ = ["TenantsExtension"]
 
 
 class TenantsExtension(CollectiveExtension):
-    """Tenant of the commands, carried in packets: all nodes must have the same.
+    """Tenant of the commands, carried in packets: all nodes must have the same one.
 
     A command that is ``cut`` waits for the ring at most :data:`~hdl.ring.control.CUT_TIMEOUT` cycles.
     """

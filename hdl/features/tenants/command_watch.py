@@ -1,4 +1,4 @@
-"""Watches over running commands: accesses outside of their windows, and their budget of cycles."""
+"""Watches of running commands: accesses outside their windows, and their budget of cycles."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -26,7 +26,7 @@ class BudgetClock(wiring.Component):
     now : Out(32)
         Cycles, modulo 2^32.
     deadline : Out(32)
-        ``now`` in the cycle after ``budget`` more cycles. Combinational.
+        Value of ``now`` in the cycle after ``budget`` more cycles. Combinational.
     """
 
     def __init__(self):
@@ -43,8 +43,8 @@ class BudgetClock(wiring.Component):
 class CommandWatch(wiring.Component):
     """Change the event of a command that has left its window, or has taken too long.
 
-    Its status becomes ``OUT_OF_WINDOW`` or otherwise ``OVER_BUDGET``, for any status of the engine; the rest is the
-    engine's. Anything after the engine has offered the event does not count. Combinational from ``i`` to ``o``.
+    Its status becomes ``OUT_OF_WINDOW``, or else ``OVER_BUDGET``, for any status of the engine; the rest of the event
+    is unchanged. Nothing after the offer of the engine's event has an effect. Combinational from ``i`` to ``o``.
 
     Parameters
     ----------

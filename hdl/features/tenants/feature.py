@@ -15,7 +15,7 @@ class Tenants(Section):
 
 
 class TenantsFeature(Feature):
-    """Tenants: commands are restricted to a tenant's memory windows and budget."""
+    """Feature that restricts commands to a tenant's memory windows and budget."""
 
     def collective(self, config):
         from hdl.features.tenants.collective import TenantsExtension

@@ -28,7 +28,7 @@ class TenantsNode(NodeExtension):
         if FAR in windows.tenancy.windows.shape().members:
             units.far_owes = Signal()
             busy |= units.far_owes
-        # One cycle late, as the host port takes longer from a command to a request that changes windows or tenant.
+        # One cycle late: the host port takes longer from a command to a request that changes windows or tenant.
         m.d.sync += [windows.busy.eq(busy), host_port.busy.eq(busy)]
         m.d.comb += [
             windows.tenant.eq(registers.tenant), windows.window.eq(registers.window),

@@ -27,15 +27,15 @@ class WindowTable(wiring.Component):
 
     While ``set`` of :attr:`window` is high, the window of its tenant and space becomes the range from ``base`` to
     ``bound``; a window with ``base`` > ``bound``, or beyond the memory, becomes empty. The tenant is taken
-    from its register. Neither happens while the node is ``busy``; and in a node with control words, which come at any
-    time, the tenant changes only while links are reset, so that the previous one is forgotten. The privileged host,
-    tenant 0, has all of each memory, and tenant 3 nothing.
+    from its register. Neither happens while the node is ``busy``; and in a node with control words, which may arrive
+    at any time, the tenant changes only while links are reset, so that the previous tenant's state is discarded. The
+    privileged host, tenant 0, has all of each memory, and tenant 3 nothing.
 
-    All windows are in one small memory, which is read in the cycle of a request. In other cycles the
-    windows in :attr:`tenancy` are updated from there, one after the other: they follow a change at most
-    :attr:`latency` cycles later, and one more for each request in between; a command comes by a packet, which takes
-    longer. After a reset no tenant has a window: the memory is cleared, in fewer cycles than four times the latency,
-    and is not read for tenants until then.
+    All windows are in one small memory, which is read in the cycle of a request. In other cycles the windows in
+    :attr:`tenancy` are updated from there, one after the other: they follow a change at most :attr:`latency` cycles
+    later, plus one for each request in between; a command arrives in a packet, which takes longer. After a reset no
+    tenant has a window: the memory is cleared, in fewer cycles than four times the latency, and is not read for
+    tenants until then.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class WindowTable(wiring.Component):
     link_reset : In(1), in a node with control words
     tenancy : Out(tenancy_layout(config))
     changed : Out(1)
-        The tenant changes with the next edge.
+        The tenant changes with the next clock edge.
     asked : In(asked_layout())
     found : Out(found_layout())
         Window of the requested tenant and space, in the same cycle; empty if there is none, and for
@@ -60,8 +60,8 @@ class WindowTable(wiring.Component):
     def __init__(self, *, config):
         self._config = config
         self._spaces = windowed(config)
-        self._bits = max(bits_for(len(self._spaces) - 1), 1)  # of a space in the memory
-        #: Window being updated, or cleared, and whether all are being cleared: for specifications too.
+        self._bits = max(bits_for(len(self._spaces) - 1), 1)  # bits of the number of a space in the memory
+        #: Window being updated or cleared, and whether all are being cleared; formal specifications use both.
         self.turn, self.clearing = Signal(self._bits + TENANT_BITS), Signal(init=1)
         super().__init__({
             "tenant": In(TENANT_BITS), "window": In(register("WINDOW").width),
@@ -88,7 +88,7 @@ class WindowTable(wiring.Component):
         write, read = memory.write_port(), memory.read_port(domain="comb")
         turn, clearing = self.turn, self.clearing
         capacity = Signal.like(self.bound)
-        index = Signal(bits)  # in the memory, of the space of a window to set
+        index = Signal(bits)  # index of the space of the window to set
         known = Signal()
         free = ~self.busy & self.link_reset if config.has_signals else ~self.busy
 

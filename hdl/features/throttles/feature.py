@@ -14,7 +14,7 @@ class Throttles(Section):
 
 
 class ThrottlesFeature(Feature):
-    """Throttles: parts of a node work only in some cycles."""
+    """Feature with throttles, which make parts of a node work only in some cycles."""
 
     def pace(self, config):
         from hdl.features.throttles.pace import ThrottledPace

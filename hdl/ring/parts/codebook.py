@@ -1,4 +1,4 @@
-"""Loader of codebooks for encoder and decoder of weights."""
+"""Loader that sends a codebook to the encoder and the decoder of weights."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -18,7 +18,7 @@ class CodebookLoader(wiring.Component):
     Parameters
     ----------
     words : int
-        Words of the codebook: twice the number of centroids; there is one bound less than centroids.
+        Words of the codebook: twice the number of centroids, although there is one bound fewer than centroids.
     lanes : int
         Elements in a row of its memory.
     """
@@ -28,13 +28,13 @@ class CodebookLoader(wiring.Component):
         self._lanes = lanes
         loads = stream.Signature(word_layout())
         super().__init__({
-            # Begins the first read.
+            # Starts the first read.
             "start": In(1),
             # Words for the encoder.
             "bounds": Out(loads),
             # Words for the decoder.
             "centroids": Out(loads),
-            # All words have been taken by both.
+            # Both have taken all words.
             "done": Out(1),
             # Memory of the codebook.
             "port": Out(read_signature(words // lanes, lanes)),
@@ -46,7 +46,7 @@ class CodebookLoader(wiring.Component):
         bounds, centroids = self.bounds, self.centroids
         m.submodules.reader = reader = RowReader(rows=words // lanes, lanes=lanes, elements=words // 2)
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
-        asked = Signal(2)  # for bounds, and then for centroids
+        asked = Signal(2)  # reads requested: of the bounds, and of the centroids
         passed = Signal(2)
         m.d.comb += [
             reader.job.valid.eq(Mux(asked[0], ~asked[1], self.start)),

@@ -1,7 +1,7 @@
-"""Coded weights: new weights pass a codec to the ring and, decoded again, to the weight memory.
+"""Coded weights: new weights go through a codec to the ring and, decoded again, to the weight memory.
 
-They come from the optimizer, or in a separate gather from the weight memory; weights that the codec has made before
-do not change.
+They come from the optimizer or, in a separate gather, from the weight memory; weights that have passed through the
+codec before do not change.
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux
@@ -28,12 +28,12 @@ class _Decode(Sequence):
         return Path(steps=Mux(command.setup.coded, command.size, 0), first=command.following)
 
 
-#: Segments of new weights in the order of decoding: the own one, followed by the gathered ones.
+#: Segments of new weights in the order of decoding: the node's own segment, followed by the gathered ones.
 DECODE = _Decode()
 
 
 class RestoredFrom(enum.IntEnum):
-    """Source of encoded weights that are decoded."""
+    """Source of encoded weights to be decoded."""
 
     OWN = 0
     INGRESS = 1
@@ -71,21 +71,21 @@ def describe(config):
 
 
 class CodedWeights(Part):
-    """Replacement for raw weights: the own block is encoded once, for the ring and for the own memory, where the
-    decoded weights from the ring follow it."""
+    """Counterpart of raw weights: a node's own block is encoded once, for the ring and for its own memory, where it
+    is followed by decoded weights from the ring."""
 
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
         super().__init__(config, description, {
             # Weights from the ring.
             "gathered": In(words),
-            # Weights that the optimizer made, in its beats.
+            # Weights from the optimizer, in its beats.
             "broadcast": In(stream.Signature(beat_layout(beat_lanes(config)))),
-            # Weights of the own block that a separate gather reads.
+            # Weights of the node's own block, read by a separate gather.
             "stored": In(stream.Signature(beat_layout(config.lanes))),
             # Decoded weights of all blocks.
             "write_back": Out(stream.Signature(beat_layout(config.lanes))),
-            # Encoded weights of the own block, for the gather.
+            # Encoded weights of the node's own block, for the gather.
             "own": Out(words),
         })
 
@@ -99,13 +99,13 @@ class CodedWeights(Part):
         m.submodules.decoder = decoder = WordDecoder(codec=codec, lanes=lanes)
         m.submodules.encoded = encoded = Fork(shape=word_layout(), outputs=2)
         m.submodules.restored = restored = PacketMux(inputs=len(RestoredFrom))
-        # Words of the own block for the gather, which lags by one segment, and words waiting for the decoder.
+        # Words of the node's own block for the gather, which lags by one segment, and words waiting for the decoder.
         m.submodules.kept = kept = Queue(shape=word_layout(), depth=2 * words, block=True)
         m.submodules.to_restore = to_restore = Queue(shape=word_layout(), depth=words, block=True)
         m.submodules.gathered_words = gathered = Queue(shape=word_layout(), depth=words, block=True)
 
         connect_stream(m, encoder.o, encoded.i)
-        m.d.comb += encoded.enable.eq(Cat(~self.setup.alone, 1))  # a ring of one has no successor for new weights
+        m.d.comb += encoded.enable.eq(Cat(~self.setup.alone, 1))  # a ring of one node sends no new weights
         connect_stream(m, encoded.o[0], kept.i)
         connect_stream(m, encoded.o[1], to_restore.i)
         connect_stream(m, self.gathered, gathered.i)
@@ -126,12 +126,12 @@ class CodedWeights(Part):
         return m
 
     def _load(self, m, encoder, decoder):
-        """Return whether encoder and decoder are loaded: without a codebook they always are."""
+        """Return whether encoder and decoder are loaded, which is always the case without a codebook."""
         return Const(1)
 
 
 class CodebookWeights(CodedWeights):
-    """Coded weights with a codec that reloads its codebook at the start of every command that codes."""
+    """Coded weights with a codec that reloads its codebook at the start of every command that uses it."""
 
     def _load(self, m, encoder, decoder):
         config = self._config

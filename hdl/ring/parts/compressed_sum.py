@@ -1,4 +1,4 @@
-"""Compressed sum: gradients that are added in the form that is sent."""
+"""Compressed sum: gradients are added in the coded form that is sent."""
 
 from amaranth.hdl import Cat, Module, Mux
 from amaranth.lib import enum, stream
@@ -20,14 +20,14 @@ __all__ = ["CompressedSum", "DecodedFrom", "ForwardedFrom", "SummedTo", "describ
 
 
 class ForwardedFrom(enum.IntEnum):
-    """Source of a payload that is forwarded."""
+    """Source of a forwarded payload."""
 
     ADDER = 0
     INGRESS = 1
 
 
 class DecodedFrom(enum.IntEnum):
-    """Source of a compressed segment that is decoded."""
+    """Source of a compressed segment to be decoded."""
 
     INGRESS = 0
     ADDER = 1
@@ -53,12 +53,12 @@ def _is_added(record, setup):
 
 
 def _takes_local(record, setup):
-    """Whether the local gradient is added to a packet here. The optimizer makes the last sum of a fused update."""
+    """Whether the local gradient is added to a packet here; the optimizer forms an update's last sum."""
     return is_scatter(record) & ~(is_final(record) & setup.fused)
 
 
 def _is_summed(record, setup):
-    """Whether a sum leaves the adder, which has nothing to add in a ring of one."""
+    """Whether a sum leaves the adder. In a ring of one node there is nothing to add."""
     return ~setup.alone & _takes_local(record, setup)
 
 
@@ -69,7 +69,7 @@ def _summed_to(record, setup):
 
 
 def _is_decoded(record, setup):
-    """Whether a packet, or the sum that it becomes, is decoded."""
+    """Whether a packet, or the sum formed from it, is decoded."""
     return is_final(record) | (is_gather(record) & setup.sum)
 
 
@@ -84,7 +84,7 @@ def _decoded_from(record, setup):
 
 
 def _is_forwarded(record, setup):
-    """Whether a packet, or the sum that it becomes, is forwarded."""
+    """Whether a packet, or the sum formed from it, is forwarded."""
     return ~setup.alone & ((is_scatter(record) & ~is_final(record))
                            | (is_gather(record) & (~record.last | setup.pass_on)))
 
@@ -101,14 +101,14 @@ def describe(config):
         name="sums",
         component=CompressedSum,
         instructions=(
-            # Reads of gradients to be encoded: for the first step of a segment, and for additions to ingress.
+            # Reads of gradients to be encoded: for the first step of a segment, and to be added to incoming packets.
             job(config, "sending_job", ENCODE, "gradients", when=_is_sent),
             job(config, "adding_job", ENCODE, "gradients", when=_is_added),
-            # Destinations of each sum, a bit for each of SummedTo.
+            # Destinations of each sum, one bit for each member of SummedTo.
             Instruction("summed_to", INGRESS, len(SummedTo), _summed_to, when=_is_summed),
-            # Source of each segment that is decoded. A ring of one decodes its own segments.
+            # Source of each segment to be decoded. A ring of one node decodes its own segments.
             Instruction("decoded_from", INGRESS, range(len(DecodedFrom)), _decoded_from, when=_is_decoded),
-            # Source of each payload that is forwarded.
+            # Source of each forwarded payload.
             Instruction("forwarded_from", INGRESS, range(len(ForwardedFrom)), _forwarded_from, when=_is_forwarded),
         ),
         reads={"gradients": 2},
@@ -130,10 +130,10 @@ def describe(config):
 
 
 class CompressedSum(Part):
-    """Encode local gradients, add them to incoming packets without decoding these, and decode finished sums.
+    """Encode local gradients, add them to incoming packets in coded form, and decode finished sums.
 
-    Gradients sent in the first step and gradients added to ingress later have an encoder each: together these make N
-    words for each N - 1 words on the link. With a slow optimizer, an element per cycle is enough.
+    There is one encoder for gradients sent in the first step, and one for gradients added to incoming packets later:
+    together they produce N words per N - 1 words on the link. With a slow optimizer, one element per cycle is enough.
     """
 
     def __init__(self, *, config, description):
@@ -177,8 +177,8 @@ class CompressedSum(Part):
         sending, adding = encoders
         m.submodules.adder = adder = Adder()
         m.submodules.decoder = decoder = Decoder(lanes=lanes)
-        # A segment can wait at each output, so that the encoder does not wait for the previous one, and at the input
-        # of the decoder, which may still be busy with a sum that has just left the adder.
+        # A segment can wait at each output, so that the encoder does not have to wait for the previous one, and at
+        # the decoder's input, since the decoder may still be busy with a sum that has just left the adder.
         m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * segment, block=True)
         m.submodules.to_add = to_add = Queue(shape=word_layout(), depth=2 * segment, block=True)
         m.submodules.to_decode = to_decode = Queue(shape=word_layout(), depth=segment, block=True)
@@ -188,7 +188,7 @@ class CompressedSum(Part):
         m.submodules.forwarded_mux = forwarded = PacketMux(inputs=len(ForwardedFrom))
         m.submodules.decoded_mux = decoded = PacketMux(inputs=len(DecodedFrom))
         m.submodules.summed_demux = summed = PacketDemux(outputs=len(SummedTo))
-        # Here and elsewhere a skid buffer splits a chain of ready signals that would be too long.
+        # Here and elsewhere, a skid buffer splits a combinational chain of ready signals that would be too long.
         m.submodules.received_addend = received_addend = SkidBuffer(shape=word_layout())
         m.submodules.own_addend = own_addend = SkidBuffer(shape=word_layout())
         m.submodules.decoder_input = decoder_input = SkidBuffer(shape=word_layout())
@@ -206,8 +206,8 @@ class CompressedSum(Part):
         connect_stream(m, to_decode.o, decoded.i[DecodedFrom.INGRESS])
         transit = self.transit
         if config.role.root_reduce or config.role.interleaved:
-            # A sum leaves the adder a group and some cycles after its packet. Where a packet in transit follows every
-            # sum, it waits here, so that the next sum reaches the adder meanwhile.
+            # A sum leaves the adder one group and some cycles after its packet arrives. Where every sum is followed
+            # by a packet in transit, that packet waits here, so that the next sum can reach the adder meanwhile.
             m.submodules.to_follow = to_follow = Queue(shape=word_layout(), depth=2 * GROUP, block=True)
             connect_stream(m, transit, to_follow.i)
             transit = to_follow.o

@@ -1,8 +1,8 @@
-"""Conditions in the descriptions of parts, as functions with a name.
+"""Conditions used in the descriptions of parts, as named functions.
 
-Conditions of a command take its ``setup`` (:func:`hdl.ring.parts.part.part_setup_layout`). Conditions of a record
-take the ``record`` of a sequence (:func:`hdl.ring.order.record_layout`) and the ``setup``, unless the record is
-enough.
+Conditions on a command are functions of its ``setup`` (:func:`hdl.ring.parts.part.part_setup_layout`). Conditions on
+a record are functions of the ``record`` of a sequence (:func:`hdl.ring.order.record_layout`) and the ``setup``,
+unless the record is enough.
 """
 
 from hdl.ring.order import Phase
@@ -12,7 +12,7 @@ __all__ = ["always", "has_blocks", "has_coded_weights", "has_plain_weights", "ha
            "moves_weights"]
 
 
-# Conditions of a command.
+# Conditions on a command.
 
 def is_fused(setup):
     """Whether the scatter-reduce ends in the optimizer."""
@@ -35,17 +35,17 @@ def moves_weights(setup):
 
 
 def has_coded_weights(setup):
-    """Whether weights pass the codec of weights."""
+    """Whether weights pass through the weight codec."""
     return setup.coded
 
 
 def has_plain_weights(setup):
-    """Whether weights are moved uncoded in a node with a codec of weights."""
+    """Whether weights are moved uncoded in a node with a weight codec."""
     return ~setup.coded
 
 
 def has_blocks(setup):
-    """Whether a broadcast moves weights in a format with blocks."""
+    """Whether a broadcast moves weights in a block format."""
     return setup.format != 0
 
 
@@ -54,10 +54,10 @@ def has_words(setup):
     return setup.format == 0
 
 
-# Conditions of a record.
+# Conditions on a record.
 
 def always(record, setup):
-    """Condition of an instruction for all records."""
+    """Condition of an instruction that selects all records."""
     return 1
 
 

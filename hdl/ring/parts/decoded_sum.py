@@ -1,7 +1,7 @@
 """Decoded sum: gradients that are decoded, added and encoded again at every hop.
 
-The last sum of a reduce-scatter is written back without encoding, like the last sum of a fused update, which goes to
-the optimizer. The next packet to be sent would have to wait for the last packet of the segment; so the last sum lags
+The last sum of a reduce-scatter is written back without being encoded, just as the last sum of a fused update goes to
+the optimizer. The next packet to be sent would have to wait for the last packet of the segment. So the last sum lags
 by one segment, like a gather, and the rows of that packet wait in a separate queue.
 """
 
@@ -34,8 +34,8 @@ class _Sums(Sequence):
         return Path(steps=is_reduce_scatter(command.setup), first=command.following)
 
 
-#: Sums of packets and local gradients, in the order of their formation: the encoded ones, and instead of a gather the
-#: last ones of a reduce-scatter.
+#: Sums of packets and local gradients, in the order of their formation: the encoded sums and, in place of a gather,
+#: the last sums of a reduce-scatter.
 SUMS = _Sums()
 
 
@@ -78,7 +78,7 @@ class WrittenFrom(enum.IntEnum):
 
 
 def _is_coded(record, setup):
-    """Whether a packet contains sums, and so is decoded."""
+    """Whether a packet contains sums, and is therefore decoded."""
     return is_scatter(record) | setup.sum
 
 
@@ -95,12 +95,12 @@ def _decoded_to(record, setup):
 
 
 def _is_kept(record, setup):
-    """Whether a sum, the last one of its segment, is encoded and also decoded and written back."""
+    """Whether a sum is the last one of its segment, which is encoded, decoded again and written back."""
     return record.last & setup.sum & setup.gather
 
 
 def is_encoded(record, setup):
-    """Whether a sum is encoded: all sums but the last ones of a reduce-scatter, which replace a gather."""
+    """Whether a sum is encoded: all except the last sums of a reduce-scatter, which replace a gather."""
     return is_scatter(record)
 
 
@@ -145,17 +145,17 @@ def describe(config):
         instructions=(
             # Reads of local gradients, in the order of the sums.
             job(config, "summing_job", SUMS, "gradients"),
-            # Whether such gradients are added to ingress.
+            # Whether these gradients are added to incoming packets.
             Instruction("paired", SUMS, 1, _is_paired),
-            # Source of the rows that such gradients are added to.
+            # Source of the rows that these gradients are added to.
             Instruction("added_from", SUMS, range(len(AddedFrom)), _added_from, when=_is_paired),
-            # Destination of each sum, a bit for each of AddedTo.
+            # Destination of each sum, one bit for each member of AddedTo.
             Instruction("added_to", SUMS, len(AddedTo), _added_to),
-            # Destinations of each encoded sum, a bit for each of CodedTo.
+            # Destinations of each encoded sum, one bit for each member of CodedTo.
             Instruction("coded_to", SUMS, len(CodedTo), _coded_to, when=is_encoded),
             # Whether an encoded sum is decoded again and written back.
             Instruction("restore", SUMS, 1, _is_kept, when=is_encoded),
-            # Destinations of each decoded segment, a bit for each of DecodedTo.
+            # Destinations of each decoded segment, one bit for each member of DecodedTo.
             Instruction("decoded_to", INGRESS, len(DecodedTo), _decoded_to, when=_is_decoded),
             # Source of each sum that is written back.
             Instruction("written_from", INGRESS, range(len(WrittenFrom)), _written_from, when=_is_written),
@@ -178,7 +178,7 @@ def describe(config):
 
 
 class DecodedSum(Part):
-    """Decode packets, add the local gradient, and encode the sum, on one path for all packets that are sent."""
+    """Decode packets, add the local gradient, and encode the sum, on one path for all sent packets."""
 
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
@@ -191,7 +191,7 @@ class DecodedSum(Part):
             "transit": In(words),
             # Local gradients from memory.
             "local": Out(rows),
-            # Local gradients to be added, with residuals if there are any.
+            # Local gradients to be added, including residuals if there are any.
             "addend": In(rows),
             # Sums to be sent.
             "encoded": Out(words),
@@ -203,7 +203,7 @@ class DecodedSum(Part):
             "write_back": Out(rows),
             # Finished sums of the own block, for the gather.
             "kept": Out(words),
-            # Errors of encoding, with a codec that is not exact.
+            # Encoding errors, for a codec that is not exact.
             **({} if self._codec.exact else {"errors": Out(rows)}),
         })
 
@@ -223,9 +223,9 @@ class DecodedSum(Part):
         m.submodules.coded_demux = coded = PacketDemux(outputs=len(CodedTo))
         m.submodules.decoded_demux = decoded = PacketDemux(outputs=len(DecodedTo), shape=beats)
         m.submodules.written_mux = written = PacketMux(inputs=len(WrittenFrom), shape=beats)
-        # A segment can wait for the link, so that the path does not stop, and before the decoder. Kept sums are for
-        # the gather, which lags by one segment, like the last sums of a reduce-scatter. While one of these is formed,
-        # the encoder has the rows of the previous sum.
+        # A segment can wait for the link, so that the path does not stop, and in front of the decoder. Kept sums are
+        # for the gather, which lags by one segment, as do the last sums of a reduce-scatter. While one of these is
+        # formed, the encoder holds the rows of the previous sum.
         m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * words, block=True)
         m.submodules.to_decode = to_decode = Queue(shape=word_layout(), depth=words, block=True)
         m.submodules.last_rows = last = Queue(shape=beats, depth=2 * segment // lanes, block=True)

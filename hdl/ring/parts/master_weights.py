@@ -1,5 +1,5 @@
-"""Master weights: the own block's weights as output by the optimizer. A node has them if all nodes compute with
-decoded weights, or if a fused update must not read the weight memory."""
+"""Master weights: the weights of a node's own block as output by the optimizer. A node has them if all nodes compute
+with decoded weights, or if a fused update must not read the weight memory."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream
@@ -26,7 +26,7 @@ def describe(config):
         name="masters",
         component=MasterWeights,
         instructions=(
-            # Reads and writes of the optimizer, instead of the weight memory's.
+            # Reads and writes for the optimizer, in place of those at the weight memory.
             job(config, "master_job", OWN, "masters", when=is_update),
             job(config, "master_write_job", OWN, "masters", when=is_update, awaited=True),
         ),
@@ -38,7 +38,7 @@ def describe(config):
 
 
 class MasterWeights(Part):
-    """Read master weights for the optimizer, and write the updated ones, which raw weights receive, too."""
+    """Read master weights for the optimizer, and write updated ones, which raw weights also receive."""
 
     def __init__(self, *, config, description):
         rows = stream.Signature(beat_layout(config.lanes))
@@ -47,7 +47,7 @@ class MasterWeights(Part):
             "weights": Out(rows),
             # Master weights from the optimizer.
             "updated": In(rows),
-            # The same for the weight memory, where weights are raw.
+            # The same weights for the weight memory, if weights are raw.
             **({"copied": Out(rows)} if config.weights.codec == RAW else {}),
         })
 

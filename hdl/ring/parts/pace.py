@@ -1,4 +1,4 @@
-"""Pace of the optimizer, and options of readers and adapters to keep up with it."""
+"""Pace of the optimizer, and options for readers and adapters that must keep up with it."""
 
 from hdl.optimizer.slices import RowJoiner, RowSplitter
 from hdl.row_transfer import LATE_READER, RowReader
@@ -10,16 +10,16 @@ __all__ = ["beat_lanes", "join", "reader_options", "split"]
 def beat_lanes(config):
     """Elements in a beat of the optimizer.
 
-    An optimizer that takes several cycles per beat has beats and buffers as narrow as its arithmetic.
+    If an optimizer takes several cycles per beat, its beats and buffers are as narrow as its arithmetic.
     """
     return config.lanes if config.optimizer.interval == 1 else config.optimizer.lanes
 
 
 def reader_options(config, memory):
-    """Options of a :class:`~hdl.row_transfer.RowReader` at a memory, which need not be faster than the optimizer.
+    """Options of a memory's :class:`~hdl.row_transfer.RowReader`, which need not be faster than the optimizer.
 
-    With a slow optimizer, it is enough to read a row when the previous one has been taken; but not from a memory that
-    answers late.
+    With a slow optimizer, it is sufficient to read a row when the previous one has been taken, except from a memory
+    that may delay its answers.
     """
     if memory in config.far_bases:
         return LATE_READER
@@ -29,7 +29,7 @@ def reader_options(config, memory):
 
 
 def split(m, config, name, sink):
-    """Return the stream of rows that go to a sink of the optimizer's beats."""
+    """Return a stream of rows that are split into beats for a sink of the optimizer."""
     if beat_lanes(config) == config.lanes:
         return sink
     m.submodules[f"{name}_splitter"] = splitter = RowSplitter(lanes=config.lanes, slice_lanes=beat_lanes(config))
@@ -38,7 +38,7 @@ def split(m, config, name, sink):
 
 
 def join(m, config, name, source):
-    """Return the stream of rows that come from a source of the optimizer's beats."""
+    """Return a stream of rows that are joined from the beats of a source in the optimizer."""
     if beat_lanes(config) == config.lanes:
         return source
     m.submodules[f"{name}_joiner"] = joiner = RowJoiner(lanes=config.lanes, slice_lanes=beat_lanes(config))

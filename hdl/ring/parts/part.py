@@ -1,35 +1,35 @@
-"""Contract of a part of the ring's datapath: contents of a file in this folder, and connections of parts.
+"""Contract for parts of the ring's datapath: contents of their files, and their connections.
 
-A part is a component for one subject, such as a sum or the master weights. Its file has the component and a function
-``describe(config)``, which returns its :class:`PartDescription`, or None in a node without the part;
-:mod:`hdl.ring.parts.registry` lists these functions. No other file names a part: :class:`~hdl.ring.datapath.Datapath`
-connects parts to each other, and :class:`~hdl.ring.sequencer.Sequencer` sends them their instructions. A description
-has four subjects:
+A part is a component with one purpose, such as sums or master weights. Its file contains the component and a function
+``describe(config)``, which returns its :class:`PartDescription`, or None for a node without the part;
+:mod:`hdl.ring.parts.registry` lists these functions. No other file refers to a part:
+:class:`~hdl.ring.datapath.Datapath` connects parts to each other, and :class:`~hdl.ring.sequencer.Sequencer` sends
+them their instructions. A description covers four topics:
 
-**Sequences.** The order of a collective is static. A :class:`~hdl.ring.sequences.Sequence` gives the blocks of one
-participant in the scatter-reduce and in the all-gather, and results in one *record* for each segment of these blocks:
-phase, segment, block, position in memory, length, and whether it is the first or last step of the phase
+**Sequences.** The order of a collective is static. A :class:`~hdl.ring.sequences.Sequence` gives the blocks that one
+participant processes in the scatter-reduce and in the all-gather. It yields one *record* for each segment of these
+blocks: phase, segment, block, position in memory, length, and whether it is the first or last step of the phase
 (:func:`hdl.ring.order.record_layout`).
 
 **Instructions.** An :class:`Instruction` is a queue of words for the part, one for each record of a sequence that has
-elements and that ``when(record, setup)`` selects: jobs of a reader or writer (:func:`job`), or routes of a
-multiplexer, one for each packet. The part takes them at a stream with the name of the instruction. They run ahead of
-the data and carry no address of it, so they must be in the order of their packets. A command lasts until an
+elements and is selected by ``when(record, setup)``: jobs for a reader or writer (:func:`job`), or routes for a
+multiplexer, one per packet. The part receives them at a stream with the name of the instruction. They run ahead of
+the data and do not identify it, so they must be in the order of their packets. A command lasts until every
 ``awaited`` instruction, such as a write, has been acknowledged at ``<name>_done``, once for each word.
 
-**Channels.** Parts exchange rows and words on a :class:`Channel`. One part has the :class:`Input`. Several may have
-an :class:`Output`, but in different commands, selected by ``during(setup)``; if two have one in the same command, the
-later part in the list counts. The channel INGRESS brings packets from the ring: its inputs also select the
-``packets`` that they take, and the datapath routes each packet to all of these.
+**Channels.** Parts exchange rows and words on a :class:`Channel`. One part has the :class:`Input`. Several parts may
+have an :class:`Output`, but in different commands, selected by ``during(setup)``; if two parts drive it in the same
+command, the later part in the list takes precedence. The channel INGRESS delivers packets from the ring: its inputs
+also select the ``packets`` that they accept, and the datapath routes each packet to all inputs that accept it.
 
-**Memory ports.** ``reads`` and ``writes`` count ports at memories. The part has them as arrays ``<memory>_read`` and
-``<memory>_write``, and its methods ``_connect_read`` and ``_connect_write`` connect readers and writers to them.
+**Memory ports.** ``reads`` and ``writes`` give the number of ports to each memory. The part has them as arrays
+``<memory>_read`` and ``<memory>_write``; ``_connect_read`` and ``_connect_write`` connect readers and writers.
 
-A part also has ``start``, high for a cycle when a command begins, and ``setup``, which is stable until its end
-(:func:`part_setup_layout`). Conditions are named functions, for several parts in :mod:`hdl.ring.parts.conditions`.
+A part also has ``start``, high for one cycle when a command begins, and ``setup``, which is stable until the command
+ends (:func:`part_setup_layout`). Conditions are named functions; shared ones are in :mod:`hdl.ring.parts.conditions`.
 
-This part adds a vector from memory to the local gradients, on their way to the sums. Its jobs are in the order of the
-sums, and read the vector at the addresses of the gradients::
+For example, this part adds a vector from memory to the local gradients before they are summed. Its jobs are in the
+order of the sums, and read the vector at the addresses of the gradients::
 
     class Offsets(Sequence):
         name = "offsets"
@@ -38,7 +38,7 @@ sums, and read the vector at the addresses of the gradients::
             setup = command.setup
             return Path(steps=Mux(setup.sum & setup.gather, command.size, command.sends), first=command.own)
 
-        def gather(self, command):  # instead, the last sums of a reduce-scatter
+        def gather(self, command):  # used for the last sums of a reduce-scatter
             return Path(steps=is_reduce_scatter(command.setup), first=command.following)
 
     class Offset(Part):
@@ -131,14 +131,14 @@ class Channel(enum.Enum):
     """The same after a server's codec of several formats: rows, or beats of words."""
 
 
-#: Channels at the ends of the ring: inputs of the datapath itself, and its outputs.
+#: Channels between the datapath and the ring: to the ring, and from the ring.
 _TO_RING = (Channel.FORWARD, Channel.ENCODED, Channel.OWN)
 _FROM_RING = (Channel.INGRESS, Channel.TRANSIT)
 
 
 def fetch_setup(config):
     """Fields of a command's setup in a node with broadcast formats: the index of a BROADCAST's format in
-    :data:`~hdl.compression.registry.FETCH_FORMATS`, and on a server whether and where the command is counted."""
+    :data:`~hdl.compression.registry.FETCH_FORMATS` and, on a server, whether and where the command is counted."""
     if not config.role.broadcast_formats:
         return {}
     longest = range(max(config.memories.gradient, config.memories.weight) + 1)
@@ -146,7 +146,7 @@ def fetch_setup(config):
 
 
 def part_setup_layout(config):
-    """Fields of a command's setup for parts: see :func:`hdl.ring.setup.setup_layout`."""
+    """Fields of a command's setup that parts receive: see :func:`hdl.ring.setup.setup_layout`."""
     return data.StructLayout({
         **({"chain": 1} if config.role.streams else {}), **fetch_setup(config),
         "fused": 1, "sum": 1, "coded": 1, "gather": 1, "alone": 1, "packed_state": 1,
@@ -154,9 +154,9 @@ def part_setup_layout(config):
 
 
 def pulses_layout():
-    """Events of a cycle: counts for registers of the same name, and conditions for the flags of a command's event.
+    """Events in a cycle: counts for registers of the same name, and conditions for an event's flags.
 
-    Parts drive the first group, the datapath the second.
+    Parts drive the first group of fields, and the datapath drives the second.
     """
     return data.StructLayout(
         {
@@ -169,7 +169,7 @@ def pulses_layout():
             "local_nan": 1,
             "not_finite": 1,
             "malformed": 1,
-            # The datapath's.
+            # Driven by the datapath.
             "compressed_words": 1,
             "scatter_reduce": 1,
             "stall_encoder": 1,
@@ -181,27 +181,27 @@ def pulses_layout():
 
 @dataclasses.dataclass(frozen=True)
 class Alternative:
-    """Another sequence, with records that an instruction follows in some commands."""
+    """Alternative sequence that an instruction follows in some commands."""
 
     sequence: Sequence
-    #: Takes the setup; returns whether the command is one of these.
+    #: Function of the setup: whether the command uses the alternative.
     during: Callable[[Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """A queue of routes, jobs or commands for a part, one for each record of a sequence that has elements and that
-    ``when`` selects.
+    """A queue of routes, jobs or commands for a part, one for each record of a sequence that has elements and is
+    selected by ``when``.
 
-    ``when`` and ``payload`` take the record and the setup of the command.
+    ``when`` and ``payload`` are functions of the record and of the command's setup.
     """
 
-    #: Name of the stream, at the part and at the sequencer.
+    #: Name of the stream at the part and at the sequencer.
     name: str
     sequence: Sequence
     #: Shape of the stream's payload.
     shape: Any
-    #: The payload, or for a struct a mapping of its fields.
+    #: The payload, or a mapping of its fields if it is a struct.
     payload: Callable[[Any, Any], Any]
     _: dataclasses.KW_ONLY
     when: Callable[[Any, Any], Any] = always
@@ -215,15 +215,15 @@ class Instruction:
         return (self.sequence,) if self.alternative is None else (self.sequence, self.alternative.sequence)
 
     def ports(self, flow):
-        """Members for the instruction: with ``Out`` for the sequencer, with ``In`` for a part."""
+        """Signature members for the instruction: with ``Out`` for the sequencer, or with ``In`` for a part."""
         done = {f"{self.name}_done": flow.flip()(1)} if self.awaited else {}
         return {self.name: flow(stream.Signature(self.shape)), **done}
 
 
 def job(config, name, sequence, memory, *, packs=False, **options):
-    """Instruction of a reader's jobs, or with ``awaited`` of a writer's: one for the segment of each record.
+    """Instruction of a reader's jobs or, if ``awaited``, a writer's: one for each record's segment.
 
-    Memories in the region of state have only the own block, all other memories the whole vector.
+    Memories in the state region contain only the node's own block; all other memories contain the whole vector.
 
     Parameters
     ----------
@@ -231,9 +231,9 @@ def job(config, name, sequence, memory, *, packs=False, **options):
     name : str
     sequence : Sequence
     memory : str
-        Name of the memory, which determines the width of a row's number and the first row.
+        Name of the memory, which determines the width of row numbers and the first row.
     packs : bool
-        Whether a word has two elements in a command with packed state.
+        Whether each word holds two elements in a command with packed state.
     options
         Other parameters of the :class:`Instruction`.
     """
@@ -254,15 +254,15 @@ def job(config, name, sequence, memory, *, packs=False, **options):
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """A stream that a part takes from a channel."""
+    """A stream that a part receives from a channel."""
 
-    #: Name of the stream at the part. Parts with inputs of one name at INGRESS share it, in different commands.
+    #: Name of the stream at the part. Parts with equally named inputs at INGRESS share it, in different commands.
     name: str
     channel: Channel
     _: dataclasses.KW_ONLY
-    #: For INGRESS only: takes a record of ingress and the setup; returns whether the input takes its packet.
+    #: For INGRESS only: function of an ingress record and the setup: whether the input accepts the packet.
     packets: Callable[[Any, Any], Any] | None = None
-    #: For INGRESS only: takes the setup; returns whether the part takes packets in this command, by default in all.
+    #: For INGRESS only: function of the setup: whether the part accepts packets in the command; by default always.
     during: Callable[[Any], Any] | None = None
 
 
@@ -274,31 +274,31 @@ class Output:
     name: str
     channel: Channel
     _: dataclasses.KW_ONLY
-    #: Takes the setup; returns whether the part drives the stream in this command, by default in all.
+    #: Function of the setup: whether the part drives the stream in the command; by default always.
     during: Callable[[Any], Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartDescription:
-    """One part of a datapath."""
+    """Description of one part of a datapath."""
 
     #: Name of the submodule.
     name: str
     #: Class of the part, with parameters ``config`` and ``description``.
     component: type["Part"]
     instructions: tuple[Instruction, ...] = ()
-    #: Ports at each memory, by the names of :func:`hdl.memory_map.memory_map`.
+    #: Number of ports to each memory, by the names of :func:`hdl.memory_map.memory_map`.
     reads: Mapping[str, int] = dataclasses.field(default_factory=dict)
     writes: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    #: Memories that are read ahead of a command's data, so that STALL_MEMORY does not count them.
+    #: Memories that are read ahead of a command's data, so that stalls at them are not counted in STALL_MEMORY.
     ahead: tuple[str, ...] = ()
     inputs: tuple[Input, ...] = ()
     outputs: tuple[Output, ...] = ()
     #: Members of :func:`pulses_layout` that the part drives.
     pulses: tuple[str, ...] = ()
-    #: Whether the part sends every packet of a scatter-reduce to ENCODED, and not only the first of each segment.
+    #: Whether the part sends every packet of a scatter-reduce to ENCODED, instead of only the first of each segment.
     encodes_all: bool = False
-    #: Sequence for writing back gathered segments, if not in the order of their arrival.
+    #: Sequence for writing back gathered segments, if this does not happen in the order of their arrival.
     write_back_order: Alternative | None = None
 
 
@@ -333,14 +333,14 @@ def check_parts(parts):
 
 
 def _memory_signature(config, memory, kind):
-    """Signature of a port at a memory; ``kind`` is ``read`` or ``write``."""
+    """Signature of a port to a memory; ``kind`` is ``read`` or ``write``."""
     signature = {"read": read_signature, "write": write_signature}[kind]
     return signature(config.memory_map[memory].words // config.lanes, config.lanes)
 
 
 def memory_ports(config, parts):
-    """Memory ports of all parts together, as members of a signature: ``<memory>_read`` and ``<memory>_write``, each
-    arrays in the order of the parts."""
+    """Members for the memory ports of all parts, in the order of the parts: arrays ``<memory>_read`` and
+    ``<memory>_write``."""
     members = {}
     for memory in config.memory_map.names:
         for kind in ("read", "write"):
@@ -351,35 +351,35 @@ def memory_ports(config, parts):
 
 
 def _is_transit(record, setup):
-    """Whether a packet is forwarded unchanged: in an all-gather except in the last step, in a broadcast even then."""
+    """Whether a packet is forwarded unchanged: in an all-gather before the last step, or in a broadcast."""
     return is_gather(record) & (~record.last | setup.pass_on)
 
 
 def packet_inputs(parts):
-    """Conditions of packets by the names of inputs at INGRESS; then TRANSIT's, as ``transit``."""
+    """Conditions on packets by the names of INGRESS inputs, followed by TRANSIT's as ``transit``."""
     inputs = (port for part in parts for port in part.inputs if port.packets)
     return {**{port.name: port.packets for port in inputs}, "transit": _is_transit}
 
 
 def taken(port):
-    """Whether a beat of a stream is taken in this cycle."""
+    """Whether a beat of a stream is transferred in this cycle."""
     return port.valid & port.ready
 
 
 def has_infinite(row):
-    """Whether a kept element of a row is infinite or not a number."""
+    """Whether any kept element of a row is infinite or not a number."""
     return Cat(row.elements[lane][23:31].all() & row.keep[lane] for lane in range(len(row.keep))).any()
 
 
 class Part(wiring.Component):
-    """A part of the datapath: a component with the ports in its description.
+    """A part of the datapath: a component with the ports that its description lists.
 
     Parameters
     ----------
     config : NodeConfig
     description : PartDescription
     streams : mapping
-        Members for the description's inputs and outputs.
+        Signature members for the inputs and outputs in the description.
     """
 
     def __init__(self, config, description, streams):
@@ -388,26 +388,26 @@ class Part(wiring.Component):
         layout = pulses_layout()
         pulses = data.StructLayout({name: layout[name].shape for name in description.pulses})
         super().__init__({
-            # Begins a command; ``setup`` is stable from then until the command has ended.
+            # Starts a command; ``setup`` is stable from then until the command has ended.
             "start": In(1),
             "setup": In(part_setup_layout(config)),
             # Events that the part counts.
             **({"pulses": Out(pulses)} if description.pulses else {}),
-            # Ports at memories, arrays ``<memory>_read`` and ``<memory>_write``.
+            # Ports to memories: arrays ``<memory>_read`` and ``<memory>_write``.
             **memory_ports(config, [description]),
-            # A stream for each instruction, and ``<name>_done`` for each that is awaited.
+            # A stream for each instruction, and ``<name>_done`` for each awaited instruction.
             **{name: port for instruction in description.instructions
                for name, port in instruction.ports(In).items()},
             **streams,
         })
 
     def _connect_read(self, m, reader, memory, index=0):
-        """Connect a reader to a port at a memory, and if it is strided, to the pitch of the command."""
+        """Connect a reader to a port of a memory and, if the reader is strided, to the pitch of the command."""
         self._connect_pitch(m, reader)
         wiring.connect(m, reader=reader.port, memory=wiring.flipped(getattr(self, f"{memory}_read")[index]))
 
     def _connect_write(self, m, writer, memory, index=0):
-        """Connect a writer to a port at a memory, and if it is strided, to the pitch of the command."""
+        """Connect a writer to a port of a memory and, if the writer is strided, to the pitch of the command."""
         self._connect_pitch(m, writer)
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(getattr(self, f"{memory}_write")[index]))
 

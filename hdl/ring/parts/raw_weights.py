@@ -1,6 +1,6 @@
-"""Raw weights: between the weight memory, the optimizer and the ring without a codec.
+"""Raw weights: moved between the weight memory, the optimizer and the ring without a codec.
 
-In a node with master weights, the optimizer uses these instead of the weights in the weight memory.
+In a node with master weights, the optimizer uses the master weights instead of the weights in the weight memory.
 """
 
 from amaranth.hdl import Module
@@ -21,7 +21,7 @@ __all__ = ["RawWeights", "describe"]
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where weights pass a codec."""
+    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where weights pass through a codec."""
     if config.weights.codec != RAW:
         return None
     mastered, formats = config.weights.has_master, config.role.broadcast_formats
@@ -53,8 +53,8 @@ def describe(config):
 
 
 class RawWeights(Part):
-    """Read weights for the optimizer, write the updated ones, and send weights to the ring: from the optimizer in a
-    fused update, else from memory."""
+    """Read weights for the optimizer, write updated weights, and send weights to the ring: from the optimizer in a
+    fused update, otherwise from memory."""
 
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
@@ -66,13 +66,13 @@ class RawWeights(Part):
             **({} if config.weights.has_master else {"weights": Out(rows)}),
             # Weights from the optimizer, for the memory.
             "updated": In(rows),
-            # The same for the ring, in beats of the optimizer.
+            # The same weights for the ring, in beats of the optimizer.
             "broadcast": In(stream.Signature(beat_layout(beat_lanes(config)))),
-            # Weights of the root, before and after the codec of a server with formats.
+            # Weights of the root, before and after the codec of a server that supports formats.
             **({"stored": Out(rows), "coded": In(rows)} if config.serves_formats else {}),
             # Weights from the ring, for the weight memory.
             "write_back": Out(rows),
-            # Weights of the own block, for the gather.
+            # Weights of the node's own block, for the gather.
             "own": Out(words),
         })
 
@@ -86,7 +86,7 @@ class RawWeights(Part):
         m.submodules.assembler = assembler = RowAssembler(lanes=lanes)
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
         m.submodules.own_words = own = SkidBuffer(shape=word_layout())
-        # Rows of the own block for the gather, which lags by one segment.
+        # Rows of the node's own block for the gather, which lags by one segment.
         m.submodules.kept = kept = Queue(shape=beat_layout(narrow), depth=2 * segment // narrow, block=True)
 
         connect_stream(m, self.weight_job, reader.job)
@@ -97,7 +97,7 @@ class RawWeights(Part):
         connect_stream(m, assembler.o, self.write_back)
         connect_stream(m, serializer.o, own.i)
         connect_stream(m, own.o, self.own)
-        with m.If(keeps_updated(config, setup)):  # no other node needs them
+        with m.If(keeps_updated(config, setup)):  # no other node needs the weights
             m.d.comb += self.broadcast.ready.eq(1)
         with m.Else():
             connect_stream(m, self.broadcast, kept.i)

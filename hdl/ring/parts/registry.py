@@ -1,4 +1,4 @@
-"""Parts of a node's datapath, by its configuration: the list of the core's parts, and parts of features."""
+"""Parts of a node's datapath, for its configuration: the core's parts and the parts of features."""
 
 from hdl.feature import features_of
 from hdl.ring.parts import (
@@ -16,13 +16,13 @@ from hdl.ring.parts.part import check_parts
 
 __all__ = ["parts"]
 
-#: Makers of descriptions of the core, in the order of their ports at each memory.
+#: Functions that describe the core's parts, in the order of their ports at each memory.
 _DESCRIPTIONS = (update.describe, compressed_sum.describe, decoded_sum.describe, residual.describe,
                  raw_weights.describe, master_weights.describe, weight_transfer.describe, coded_weights.describe)
 
 
 def parts(config):
-    """Descriptions of the parts of the datapath of a node of this configuration."""
+    """Descriptions of all parts of a datapath, in a node of this configuration."""
     described = (describe(config) for describe in _DESCRIPTIONS)
     present = (*(part for part in described if part is not None),
                *(part for feature in features_of(config) for part in feature.parts(config)))

@@ -1,4 +1,4 @@
-"""Residual: errors of encoded gradients, which are kept and added to the next gradients."""
+"""Residual: the errors of encoded gradients, which are stored and added to the next gradients."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream
@@ -22,10 +22,10 @@ def describe(config):
         name="residual",
         component=Residual,
         instructions=(
-            # Reads and writes of residuals, at the addresses of the gradients of their segment.
+            # Reads and writes of residuals, at the addresses of their segment's gradients.
             job(config, "residual_job", SUMS, "residuals", when=is_encoded),
             job(config, "residual_write_job", SUMS, "residuals", when=is_encoded, awaited=True),
-            # Whether a local gradient has its residual added.
+            # Whether the residual is added to a local gradient.
             Instruction("corrected", SUMS, 1, is_encoded),
         ),
         reads={"residuals": 1},
@@ -36,8 +36,8 @@ def describe(config):
 
 
 class Residual(Part):
-    """Add residuals to local gradients, before a :class:`~hdl.ring.parts.decoded_sum.DecodedSum`, and replace them by
-    the errors of the sums."""
+    """Add residuals to local gradients, before a :class:`~hdl.ring.parts.decoded_sum.DecodedSum`, and replace them
+    with the errors of the sums."""
 
     def __init__(self, *, config, description):
         rows = stream.Signature(beat_layout(config.lanes))
@@ -46,7 +46,7 @@ class Residual(Part):
             "local": In(rows),
             # Local gradients with the residuals added.
             "addend": Out(rows),
-            # Errors of their sums.
+            # Errors of the sums of these gradients.
             "errors": In(rows),
         })
 

@@ -1,4 +1,4 @@
-"""Update of the own block: the optimizer with its gradients and its state."""
+"""Update of a node's own block: the optimizer with its gradients and its state."""
 
 from amaranth.hdl import Cat, Module
 from amaranth.lib import stream
@@ -24,12 +24,12 @@ def keeps_updated(config, setup):
 
 
 def _is_local_update(record, setup):
-    """Whether the local gradient of a server is included in the sum: not at the end of a chain."""
+    """Whether the local gradient is included in the sum on a server: it is not at the end of a chain."""
     return setup.fused & ~setup.chain
 
 
 def _state_jobs(config, plane):
-    """Instructions of a state plane's reader and writer; a plane that the rule does not use has none."""
+    """Instructions for a state plane's reader and writer; a plane that the rule does not use has no jobs."""
     def is_used(record, setup):
         return setup.fused & planes_used(setup.settings.rule, config.memories.planes)[plane]
 
@@ -52,7 +52,7 @@ def describe(config):
             # Reads of the local gradient.
             job(config, "gradient_job", OWN, "gradients",
                 when=_is_local_update if config.is_server else is_update),
-            # Commands of the optimizer, with the ring and the local gradient as its workers.
+            # Commands for the optimizer, with the ring and the local gradient as its workers.
             Instruction("bursts", OWN, command_layout(2, config.segment), burst, when=is_update),
             # Reads and writes of state planes.
             *(instruction for plane in planes for instruction in _state_jobs(config, plane)),
@@ -69,21 +69,21 @@ def describe(config):
 
 
 class Update(Part):
-    """Complete sums with the local gradient and update weights and state, segment by segment.
+    """Complete sums with the local gradient, and update weights and state, segment by segment.
 
-    An optimizer with beats narrower than rows has splitters before it and joiners after it.
+    If the optimizer's beats are narrower than rows, splitters precede it and joiners follow it.
     """
 
     def __init__(self, *, config, description):
         rows = stream.Signature(beat_layout(config.lanes))
         super().__init__(config, description, {
-            # Sums of all gradients but the local one.
+            # Sums of all gradients except the local one.
             "finished": In(rows),
             # Weights before the update.
             "weights": In(rows),
             # Weights after the update, for a memory.
             "updated": Out(rows),
-            # The same for the ring, in beats of the optimizer.
+            # The same weights for the ring, in beats of the optimizer.
             "broadcast": Out(stream.Signature(beat_layout(beat_lanes(config)))),
         })
 

@@ -1,6 +1,6 @@
-"""Weights of commands without an update: a broadcast moves them uncoded, a gather through a codec.
+"""Transfer of weights without an update: a broadcast sends them uncoded, a gather through a codec.
 
-Only a node with a codec of weights has this part; in other nodes :mod:`hdl.ring.parts.raw_weights` does this.
+Only a node with a weight codec has this part; in other nodes :mod:`hdl.ring.parts.raw_weights` takes its place.
 """
 
 from amaranth.hdl import Module
@@ -39,16 +39,16 @@ def describe(config):
 
 
 class WeightTransfer(Part):
-    """Send weights of the weight memory to the ring, or to the codec, and receive raw weights from the ring."""
+    """Send weights from memory to the ring or to the codec, and receive raw weights from the ring."""
 
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
         super().__init__(config, description, {
             # Weights from the ring.
             "gathered": In(words),
-            # The same, as rows for the weight memory.
+            # The same weights, as rows for the weight memory.
             "write_back": Out(stream.Signature(beat_layout(config.lanes))),
-            # Weights of the root, for the broadcast.
+            # Weights of the root, to be broadcast.
             "own": Out(words),
             # Weights of the own block, for the codec.
             "stored": Out(stream.Signature(beat_layout(config.lanes))),

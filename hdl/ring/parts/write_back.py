@@ -22,7 +22,7 @@ def describe(config, parts):
     shift = (GROUP // config.lanes).bit_length() - 1
 
     def writes_back(record, setup):
-        """Whether a packet is written back in the order of ingress: if it is gathered, or becomes a final sum."""
+        """Whether a packet is written back in ingress order: if it is gathered, or becomes a final sum."""
         gathered = is_gather(record) if order is None else is_gather(record) & ~order.during(setup)
         return gathered | (is_final(record) & setup.sum)
 
@@ -43,12 +43,12 @@ def describe(config, parts):
 
 
 def _rows(config):
-    """Number of rows of the larger of both memories."""
+    """Number of rows of the larger of the two memories."""
     return max(config.memories.gradient, config.memories.weight) // config.lanes
 
 
 class WriteBack(Part):
-    """Write rows from the ring to the gradient memory in a command that sums, else to the weight memory.
+    """Write rows from the ring to the gradient memory in commands that sum, else to the weight memory.
 
     Only whole segments are written, so that a corrupt packet changes no memory.
     """
