@@ -175,7 +175,7 @@ def delayed_lab(
         Engine.MODELLED,
     output: Annotated[Path, Option("Folder of stale.json.", shown_default="build/stale")] = BUILD / "stale",
 ) -> None:
-    """Measure passes with weights that lack the last updates."""
+    """Measure passes with weights that lack the latest updates."""
     layers = layers_of(network.sizes)
     schedules = [Schedule(Kind.NONE), Schedule(Kind.LAYERS),
                  *(Schedule(Kind.DELAYED, count) for count in numbers("Delayed layers", behind))]

@@ -126,7 +126,7 @@ def estimate_lab(
     output: Annotated[Path, Option("Folder of estimate.json and estimate.png.", shown_default="build/estimate")] =
         BUILD / "estimate",
 ) -> None:
-    """Estimate training steps on machines that are then built, by runs on one that is throttled."""
+    """Estimate training steps of other machines by runs on a throttled one, then build and compare."""
     execution = machine.EXECUTION
     chosen = chosen_names("Target", targets, [target.name for target in machine.TARGETS], ";")
     cases = [Case(length=int(length), overlapped=overlapped, examples=examples)

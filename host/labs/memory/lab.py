@@ -341,7 +341,7 @@ _STEP = (
 def memory_lab(
     *, output: Annotated[Path, Option("Folder of memory.json.", shown_default="build/memory")] = BUILD / "memory",
 ) -> None:
-    """Plan the memory of programs, and find out what to keep, to move and to compute again."""
+    """Plan the memory of programs: which activations to keep, to move or to recompute."""
     parts = Parts(output / "memory.json")
     results = Results(output, "memory.json", keep=("memory.json",) if parts.parts else ())
     with results.progress() as progress:

@@ -150,7 +150,7 @@ def migrate_lab(
     output: Annotated[Path, Option("Folder of migrate.json, the ledger and checkpoints.",
                                    shown_default="build/migrate")] = BUILD / "migrate",
 ) -> None:
-    """Move a training job from a ring to another one while it runs, and compare it with a run that stays."""
+    """Move a running training job to another ring, and compare it with a run that is not moved."""
     count, config = ends.count(nodes), job.config(seed)
     target = dataclasses.replace(target, threads=thread_count(target.threads, count))
     job.node(target.interval)

@@ -68,7 +68,7 @@ def predict_lab(
     output: Annotated[Path, Option("Folder of predict.json and predict.png.", shown_default="build/predict")] =
         BUILD / "predict",
 ) -> None:
-    """Predict cycles and words of a training step on rings that nobody simulates."""
+    """Predict cycles and words of a training step on rings of any size."""
     from host.features.programs import chakra as traces
 
     if measure:

@@ -54,7 +54,7 @@ def streaming_lab(
                                    shown_default="build/streaming")] =
         BUILD / "streaming",
 ) -> None:
-    """Train layer by layer from a server, on golden nodes, with a model that is edited meanwhile."""
+    """Train layer by layer from a server on golden nodes, with edits of the model during training."""
     data = digits()
     if replay is not None:
         _replay(replay, data)
