@@ -212,7 +212,7 @@ def _placement(unit: str, netlist: Path, made: Plan, tools: Tools, name: str, wi
 
 
 def _full(log: str) -> str:
-    """Resources that the chip has too few of, from nextpnr's log; empty if it failed for another reason."""
+    """Resources that the chip has too few of, from nextpnr's log; empty if placement failed for another reason."""
     used = {site: (int(needed), int(present)) for site, needed, present in re.findall(
         r"^Info:\s+(\w+):\s+(\d+)/\s*(\d+)\s+\d+%", log, flags=re.MULTILINE) if int(present)}
     # In a chip that is nearly full, there may be no legal site for some cells.
@@ -279,7 +279,7 @@ def program(name: str, bitstream: Path, *, cable: str | None = None):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line."""
+    """Parse the arguments and run the command."""
     parser = argparse.ArgumentParser(prog="python -m boards.bitstream", description=__doc__.partition("\n")[0])
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("--board", help="board to make the bitstream of")

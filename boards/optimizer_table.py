@@ -67,7 +67,7 @@ def table(rows: Sequence[dict]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line."""
+    """Parse the arguments and run the command."""
     parser = argparse.ArgumentParser(prog="python -m boards.optimizer_table", description=__doc__.partition("\n")[0])
     parser.add_argument("--rules", action="append", choices=UNITS, help="a row; may be given several times")
     parser.add_argument("--lanes", type=int, action="append", help="a lane count; may be given several times")

@@ -7,7 +7,7 @@ and docs/decisions/synthesis-tools.md gives the reasons for these tools and sett
 The unit is synthesised and counted on its own. For placement it is then wrapped: every input bit comes from a
 flip-flop of a shift register, and every output bit goes to a flip-flop of its own; a chain of flip-flops and
 exclusive-ors folds these into one pin. So three pins are sufficient, no pin is part of a timing path, and no logic of
-the unit is optimised away. The wrapper's flip-flops and LUTs are not logic to Yosys, and are not counted.
+the unit is optimised away. Yosys counts the unit without the wrapper, so the wrapper's cells are not counted.
 """
 
 import argparse
@@ -293,7 +293,7 @@ def _option(text: str) -> tuple[str, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line."""
+    """Parse the arguments and run the command."""
     parser = argparse.ArgumentParser(prog="python -m boards.synth", description=__doc__.partition("\n")[0])
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("--unit", action="append", help="unit to place; may be given several times")

@@ -85,7 +85,7 @@ class Family:
 # A carry chain needs four more LUTs than it has bits, to enter and leave it, so narrow sums use only LUTs.
 _NARROW = "techmap -map +/techmap.v t:$alu r:Y_WIDTH<=9 %i"
 
-# Replaces the last step for a whole chip, which finds a name for each cell and takes longer than the rest together.
+# For a whole chip, replaces the last step, which names each cell and takes longer than all other steps together.
 _FINISH = ["hierarchy -check", "check -noinit", "blackbox =A:whitebox"]
 
 # The eight flip-flops of a tile have at most two resets and three enables: with many small groups of either,

@@ -170,7 +170,7 @@ def _option(text: str) -> tuple[str, object]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line."""
+    """Parse the arguments and run the command."""
     parser = argparse.ArgumentParser(prog="python -m boards.verilog", description=__doc__.partition("\n")[0])
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("--unit", nargs="+", action="extend", help="units to write")

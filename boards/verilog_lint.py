@@ -7,13 +7,13 @@ from sim.verilated import toolchain
 
 __all__ = ["WAIVED", "WAIVED_BELOW", "WAIVED_OF_PRIMITIVES", "lint", "primitives", "top_module"]
 
-#: Harmless warnings of ``verilator -Wall``, each with its reason: first for whole files, ...
+#: Warnings of ``verilator -Wall`` that are harmless in a whole file, each with its reason.
 WAIVED = {
     "DECLFILENAME": "a file holds all modules of a unit, and is named as the unit is",
     "UNUSEDSIGNAL": "padding of TDATA, and fields that a unit ignores; each field of a payload is a wire of its own",
 }
 
-#: ... then for the modules below the top module, which are written by Yosys, ...
+#: Further warnings that are harmless in the modules below the top module, which are written by Yosys.
 WAIVED_BELOW = {
     "PROCASSINIT": "registers have an initial value and a reset",
     "WIDTHEXPAND": "operands of different width, extended as the language says",
@@ -26,7 +26,7 @@ WAIVED_BELOW = {
     "UNOPTFLAT": "vectors whose bits depend on one another, without a loop",
 }
 
-#: ... and for modules that contain a primitive of the part.
+#: Further warnings that are harmless in modules that contain a primitive of the part.
 WAIVED_OF_PRIMITIVES = {
     "MODMISSING": "the primitive is in the part's library",
     "UNDRIVEN": "outputs of the primitive, whose directions are not known",

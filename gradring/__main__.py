@@ -6,8 +6,8 @@ import sys
 
 __all__ = ["main"]
 
-#: Bytes of address space for imports and a small simulation, and for each thread of numpy and scipy: their linear
-#: algebra library waits forever if there is no room for its buffers.
+#: Minimum address space in bytes for imports and a small simulation, and for each thread of numpy and scipy: their
+#: linear algebra library waits forever if it cannot allocate its buffers.
 _LEAST, _EACH, _THREADS = 512 << 20, 96 << 20, 64
 
 

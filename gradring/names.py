@@ -1,10 +1,10 @@
-"""Protect a clone's packages hdl, sim, host and boards from a script's files of the same names.
+"""Keep a script's own files from hiding a clone's packages hdl, sim, host and boards.
 
 The packages of a clone have short names, which a script's own ``sim.py``, or an entry of ``PYTHONPATH``, would hide.
-gradring imports this module first. It installs its finder at the front of the list, so that the code of gradring,
-``importlib.import_module`` and ``python -m`` always import the clone's packages. A script's own module with one of
-these names is imported as ``_gradring_script.sim``. In an installed wheel the packages are within gradring, and this
-module does nothing.
+gradring imports this module first. It installs its finder at the front of ``sys.meta_path``, so that the code of
+gradring, ``importlib.import_module`` and ``python -m`` always import the clone's packages. A script's own module with
+one of these names is imported as ``_gradring_script.sim``. In an installed wheel the packages are within gradring,
+and this module does nothing.
 
 ``python -P names.py MODULE ARGUMENTS`` runs a module of the clone like ``python -m``, from any folder.
 """
@@ -25,7 +25,7 @@ __all__ = ["PACKAGES", "install"]
 
 PACKAGES = ("hdl", "sim", "host", "boards")
 
-#: Package that contains a script's own modules with these names.
+#: Package that contains a script's own modules named like packages of the clone.
 _SCRIPT = "_gradring_script"
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -37,12 +37,12 @@ _builtin_import = builtins.__import__
 
 
 class _Finder:
-    """Finder of the clone's packages."""
+    """Import finder for the clone's packages."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None,
                   target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
-        """Find one of the packages; their modules are then found through the package's path."""
+        """Find one of the clone's packages; its modules are then found through its path."""
         return importlib.machinery.PathFinder.find_spec(name, [str(_ROOT)]) if name in PACKAGES else None
 
 
@@ -52,7 +52,7 @@ def _search_path() -> list[str]:
 
 
 def _hides(name: str) -> bool:
-    """Whether a script has a module of that name, in its folder or elsewhere on its path."""
+    """Whether the script has its own module of this name, in its folder or elsewhere on its path."""
     package = sys.modules.setdefault(_SCRIPT, ModuleType(_SCRIPT))
     package.__path__ = _search_path()
     if f"{_SCRIPT}.{name}" in sys.modules:
@@ -63,7 +63,7 @@ def _hides(name: str) -> bool:
 
 def _import(name: str, globals: Mapping[str, Any] | None = None, locals: Mapping[str, Any] | None = None,
             fromlist: Sequence[str] | None = (), level: int = 0) -> ModuleType:
-    """Import as Python does, except that a script's import of one of the names finds the script's module."""
+    """Import as Python does, except that a script which imports one of the names gets its own module."""
     caller = globals or {}
     package = str(caller.get("__package__") or "")
     wanted = name
@@ -98,15 +98,15 @@ def _is_own(module: ModuleType) -> bool:
 
 
 def install(*, always: bool = False) -> None:
-    """Bind the names to the packages of the clone, for the code of gradring, in this process.
+    """Make the code of gradring import the clone's packages in this process.
 
-    With ``always``, later imports are checked even if no module hides a name: the script's folder is still unknown.
+    With ``always``, later imports are checked even if no module hides a package yet: the script's folder is unknown.
     """
     if (Path(__file__).parent / PACKAGES[0]).is_dir():  # in a wheel
         return
     if not any(finder is _Finder for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
-    # Modules that a script imported earlier remain its own.
+    # Modules that a script imported earlier remain the script's modules.
     for name, module in [*sys.modules.items()]:
         if name.partition(".")[0] in PACKAGES and not _is_own(module):
             sys.modules[f"{_SCRIPT}.{name}"] = sys.modules.pop(name)

@@ -1,4 +1,4 @@
-"""Configuration of nodes by section, for `node` of gradring.simulate and for gradring.open_session.
+"""Configuration of nodes by section, for gradring.open_session and the argument `node` of gradring.simulate.
 
 The sections that belong to features are imported on first use.
 """

@@ -27,7 +27,7 @@ def crc_after(mixed, bits=32):
 def parities(bits, chosen):
     """Parities of bits, each given by the set of its bit positions.
 
-    The exclusive-or that is shared by the most parities becomes a separate term, as long as one is shared: this saves
+    While parities share pairs of bits, the exclusive-or of the most shared pair becomes a separate term: this saves
     a third of the LUTs of a CRC-32.
     """
     terms, left = list(bits), [set(places) for places in chosen]

@@ -15,13 +15,13 @@ BASE_ALIGNMENT = GROUP
 REGION_BASES = {"gradients": "gradient_base", "weights": "weight_base", "state": "state_base",
                 "activations": "weight_base"}
 
-#: Words in the table of scales of a node with quorum updates.
+#: Number of words in the table of scales of a node with quorum updates.
 SCALE_WORDS = 512
 
-#: Words in the table of counts of a server with formats: 4 for each of 64 entries.
+#: Number of words in the table of counts of a server with formats: 4 for each of 64 entries.
 COUNT_WORDS = 256
 
-#: Words in the trace of a node with programs.
+#: Number of words in the trace of a node with programs.
 TRACE_WORDS = 512
 
 #: Number of memory spaces that a host request can name.

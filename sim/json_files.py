@@ -22,7 +22,7 @@ from sim import bounded_files
 __all__ = ["DEPTH", "LARGEST", "NOT_FINITE", "finite", "parse", "parse_product", "read", "read_product",
            "read_sealed", "sealed"]
 
-#: Maximum size of a text in bytes, since its values take up to 25 times the memory; and maximum nesting depth.
+#: Maximum size of a text in bytes (its values take up to 25 times the memory), and maximum nesting depth.
 LARGEST, DEPTH = 1 << 24, 64
 #: Exclusive bound of an integer's magnitude: random number generators have states of 128 bits.
 _MAX_INTEGER = 1 << 128
@@ -101,7 +101,7 @@ def read(path: Path, *, largest: int = LARGEST) -> Any:
     Raises
     ------
     ValueError
-        The file is damaged, or is a different kind of file; the message names it.
+        The file is damaged or of a different kind; the message names the file.
     OSError
         The file cannot be read.
     """
@@ -160,7 +160,7 @@ def read_sealed(path: Path, *, largest: int = LARGEST) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        The file is damaged, was changed by hand, or is a different kind of file; the message names it.
+        The file is damaged, was changed by hand, or is of a different kind; the message names the file.
     OSError
         The file cannot be read.
     """

@@ -38,7 +38,7 @@ def leaves(layout: data.Layout) -> list[tuple[tuple[str | int, ...], int, int]]:
 
 
 def to_int(layout: Any, values: Any) -> int:
-    """Pack a payload's fields into bits: nested mappings and sequences, or a number if it has no layout."""
+    """Pack a payload's fields into bits: nested mappings and sequences, or a number for a payload without fields."""
     if not isinstance(layout, data.Layout) or isinstance(values, int):
         return int(values)
     bits = 0

@@ -157,7 +157,7 @@ class Sink(_Port):
     dut, name, layout
         See :class:`Source`.
     stalls : iterator of bool or None
-        For each cycle of a receive call, whether the sink is ready; by default always. It is never ready otherwise.
+        For each cycle of a receive call, whether the sink is ready; by default always. Otherwise, it is not ready.
     """
 
     def __init__(self, dut: Any, name: str, layout: Any, *, stalls: Iterator[bool] | None = None) -> None:
@@ -166,7 +166,7 @@ class Sink(_Port):
         self._ready.value = 0
 
     async def receive(self, count: int | None = None, *, until: Callable[[Any], bool] | None = None) -> list[Any]:
-        """Receive ``count`` beats, or all up to and including the first one that ``until`` accepts."""
+        """Receive ``count`` beats, or all up to and including the first one for which ``until`` is true."""
         beats: list[Any] = []
         waited = 0
         while len(beats) != count:

@@ -93,17 +93,17 @@ class Codec(Protocol):
 
     @property
     def encoder(self) -> Callable[..., Any] | None:
-        """Class of the encoder to words, with ``i``, ``o`` and, for a codebook, ``load``; or None."""
+        """Class of the encoder to words, with members ``i``, ``o`` and, for a codebook, ``load``; or None."""
         ...
 
     @property
     def decoder(self) -> Callable[..., Any] | None:
-        """Class of the decoder from words, with ``i``, ``o`` and, for a codebook, ``load``; or None."""
+        """Class of the decoder from words, with members ``i``, ``o`` and, for a codebook, ``load``; or None."""
         ...
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """Arguments of both classes, other than ``lanes``."""
+        """Arguments of the encoder and the decoder class, other than ``lanes``."""
         ...
 
     def max_words(self, count: int) -> int:
@@ -128,7 +128,7 @@ class FixedCodec:
         Bits of a block; the blocks of a packet follow each other without gaps, and its last word is padded.
     encoder, decoder : classes
     parameters : mapping
-        Arguments of both classes.
+        Arguments of the encoder and the decoder class.
     weights, gradients, exact, repeatable : bool
     codebook : Codebook
     centroids : int

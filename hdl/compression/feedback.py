@@ -124,8 +124,8 @@ class FeedbackEncoder(wiring.Component):
     """Encode packets of elements as words of a link, and output the encoding errors.
 
     If the codec is not exact, words are decoded as they leave, and the error of an element is the element minus its
-    decoded value, or +0.0 if either is not finite. A block of the codec enters only when it is complete, so a packet
-    leaves up to its last word and its last error whether or not another packet follows.
+    decoded value, or +0.0 if either is not finite. A block of the codec enters only when it is complete, so all words
+    and errors of a packet leave, whether or not another packet follows.
 
     Throughput is one beat, or one word, per cycle, whichever takes longer. The first word of a block is offered later
     than by the codec's :class:`~hdl.compression.words.WordEncoder`, by one cycle per beat of a block and one more;

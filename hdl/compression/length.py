@@ -47,7 +47,7 @@ def counter_ports():
 
 
 def count_words(block, block_bits, count):
-    """Words for ``count`` elements, a Value, in blocks of ``block`` elements and ``block_bits`` bits."""
+    """Number of words for ``count`` elements, a Value, in blocks of ``block`` elements and ``block_bits`` bits."""
     blocks = (count + (block - 1)) >> (block.bit_length() - 1)
     unit = math.gcd(WORD, block_bits)
     factor, shift = block_bits // unit, (WORD // unit).bit_length() - 1

@@ -18,7 +18,7 @@ __all__ = ["CORE", "all_couplings", "check_couplings"]
 
 
 def _in_block(segment):
-    """Elements of the longest vector with halves that each fit into a block of a ring of two nodes."""
+    """Maximum length of a vector, so that each half fits into a block of a ring of two nodes."""
     return 2 * MAX_SEGMENTS * segment
 
 

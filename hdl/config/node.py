@@ -129,7 +129,7 @@ class Configuration(Section):
 
     @property
     def codebook_words(self) -> int:
-        """Words of the memory for the weight codec's codebook; 0 for a codec without a codebook."""
+        """Number of words of the memory for the weight codec's codebook; 0 for a codec without a codebook."""
         return WEIGHT_CODECS[self.weights.codec].codebook_words
 
     @property

@@ -188,7 +188,7 @@ class CommandChecker(wiring.Component):
                              if not measured or extent.reach is not Reach.START})
 
         def capacity_at(index):
-            """Elements in the memory of the operation's extent with a given base."""
+            """Number of elements in the memory of the operation's extent with a given base."""
             memories = list(dict.fromkeys(extent.memory for extent in extents[index].values()))
             first = words[memories[0]] if memories else 0
             value = Const(first, room_bits) if isinstance(first, int) else first

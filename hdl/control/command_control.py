@@ -18,11 +18,11 @@ class Rejection(enum.IntEnum):
     """The checker has refused the command."""
     LINK_RESET = 1
     FLAGS = 2
-    """Its flags were not set in time."""
+    """The flags that the command waits for were not set in time."""
     AFTER = 3
-    """The commands that it depends on have not ended in time."""
+    """Commands that the command depends on have not ended in time."""
     STALE = 4
-    """Its region of weights does not have the number of updates that its pass requires."""
+    """The command's region of weights does not have the number of updates that its pass requires."""
 
 
 class CommandControl(wiring.Component):

@@ -182,7 +182,7 @@ class HostPort(wiring.Component):
             m.next = "Drain"
 
         def expect_end(following):
-            """Count a word of the request's payload; the last word must be where the header says."""
+            """Count a word of the request's payload; the last word must be at the position that the header gives."""
             m.d.sync += [taken.eq(taken + 1), left.eq(left - 1)]
             with m.If(word.payload.last != final):
                 refuse(Status.BAD_LENGTH)

@@ -17,10 +17,10 @@ __all__ = [
 ]
 
 DESCRIPTOR_WORDS = 16
-"""Words of a command descriptor (:func:`command_layout`)."""
+"""Number of words of a command descriptor (:func:`command_layout`)."""
 
 EVENT_WORDS = 4
-"""Words of an event (:func:`event_layout`)."""
+"""Number of words of an event (:func:`event_layout`)."""
 
 QUEUE_DEPTH = 8
 """Capacity of a node's queues in commands, and of its event queue."""
@@ -29,10 +29,10 @@ PING_WORDS = 64
 """Maximum number of words that a PING echoes: a node must hold them until the packet is known to be well formed."""
 
 RUN_WORDS = 3
-"""Words of a run (:func:`hdl.control.sequencer.run_layout`)."""
+"""Number of words of a run (:func:`hdl.control.sequencer.run_layout`)."""
 
 EDIT_WORDS = 2
-"""Words of an edit (:func:`hdl.features.programs.program_banks.edit_layout`)."""
+"""Number of words of an edit (:func:`hdl.features.programs.program_banks.edit_layout`)."""
 
 RESPONSE = 0x80
 """Bit that is set in the opcode of every response."""

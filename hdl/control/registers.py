@@ -27,15 +27,15 @@ class Access(enum.Enum):
     CONSTANT = "constant"
     """A parameter of the node, read-only."""
     STATUS = "status"
-    """The node, read-only."""
+    """The node; read-only for the host."""
     COUNTER = "counter"
     """Counts events in the node, read-only; starts at zero, and again when CONTROL.clear_counters is written."""
     SETTING = "setting"
-    """The host, read and write."""
+    """The host, which can read and write it."""
     SET = "set"
-    """Both: a write sets the bits that are 1 in it, the node clears them."""
+    """The host and the node: a write sets the bits that are 1 in it, and the node clears them."""
     RESTORED = "restored"
-    """The node; on a node with ``settable_version``, a write makes it continue from another value."""
+    """The node; on a node with ``settable_version``, a write makes it continue from a different value."""
 
     @property
     def writable(self):
@@ -370,7 +370,7 @@ TENANT_REGISTERS = _table(
              width=20),
     _setting("BUDGET", "Cycles that a command may take; zero for any number.", width=31),
     first=len(REGISTERS), feature="tenants")
-"""Registers that follow in nodes with tenants, only for the privileged host; none has 32 bits."""
+"""Registers after :data:`REGISTERS` in nodes with tenants, only for the privileged host; none has 32 bits."""
 
 SLOT_REGISTERS = _table(
     _setting(
@@ -400,11 +400,11 @@ SLOT_REGISTERS = _table(
     ),
     _status("SUPERFRAMES", "Superframes that the node had slots in, modulo 65,536.", width=16),
     first=len(REGISTERS) + len(TENANT_REGISTERS), feature="slots")
-"""Registers that follow in nodes with slots, which have no tenants: docs/ring/slots.md."""
+"""Registers after :data:`REGISTERS` in nodes with slots, which have no tenants: docs/ring/slots.md."""
 
 PRIVILEGED = ("CONTROL", "WEIGHT_VERSION", "THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST",
               "DELAY_LINK")
-"""Other registers that no tenant may write."""
+"""Registers outside :data:`TENANT_REGISTERS` that no tenant may write."""
 
 _BY_NAME = {entry.name: entry for entry in (*REGISTERS, *TENANT_REGISTERS, *SLOT_REGISTERS)}
 

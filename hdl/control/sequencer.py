@@ -23,8 +23,8 @@ def run_layout():
     ``passes`` is the number of passes, ``parity`` the parity of the first pass, and ``model`` the number of the
     program. Numbers of collectives start at ``collective`` and increase by ``collectives`` with each pass. ``number``
     is the run's number, the same on all nodes of a ring, and ``rank`` and ``size`` give the node's position there:
-    all are for waits for other nodes. With number 0, a node reports nothing to other nodes. ``first`` is the number
-    of passes between the last write of weights and this run, for comparison with versions; 0 restarts their count.
+    all three are for waits for other nodes. With number 0, a node reports nothing to other nodes. ``first`` is the
+    number of passes between the last write of weights and this run, for comparison with versions; 0 restarts them.
     """
     return data.StructLayout({
         "passes": 16, "model": 8, "parity": 1, "number": RUN_BITS, "reserved_0": 1,

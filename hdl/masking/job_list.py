@@ -11,7 +11,7 @@ from hdl.streams.stream import beat_layout
 __all__ = ["MASK_JOB_WORDS", "JobReader", "checked_job_layout", "mask_job_layout"]
 
 MASK_JOB_WORDS = 8
-"""Words of a job in the weight memory (:func:`mask_job_layout`)."""
+"""Number of words of a job in the weight memory (:func:`mask_job_layout`)."""
 
 _FIELDS = ("length_rows", "length_columns", "first_row", "end_row", "first_column", "end_column", "width")
 
@@ -46,9 +46,9 @@ class JobReader(wiring.Component):
     A job is invalid
 
     - if it has no rows, columns or matrices, or if a field has more bits than the circuit's indices;
-    - if its ``elements`` are not count * rows * ceil(columns / lanes) * lanes, or exceed what remains of ``length``;
+    - if its ``elements`` are not count * rows * ceil(columns / lanes) * lanes, or exceed the rest of ``length``;
     - if it is external, and needs more than the rest of ``words``;
-    - if the list ends before it.
+    - if the list ends before the job.
 
     Reserved bits are ignored, and fields of kinds that are not enabled are checked only for their width. Products are
     computed by shifting and adding, for as long as a factor has bits left.

@@ -177,12 +177,12 @@ class StreamedOptimizer(wiring.Component):
 
     @property
     def planes(self):
-        """State planes of the rules."""
+        """Number of state planes that the rules need."""
         return self._updates[0].planes
 
     @property
     def lane(self):
-        """Arithmetic of one update lane; the following latencies are sums of its latencies."""
+        """Arithmetic of one update lane, which determines the following latencies."""
         return self._updates[0]
 
     @property
@@ -202,7 +202,7 @@ class StreamedOptimizer(wiring.Component):
 
     @property
     def update_latency(self):
-        """All other cycles from the entry of a beat until its new weights are offered."""
+        """Cycles from the entry of a beat until its new weights are offered, without :attr:`reducer_latency`."""
         return GradientBuffer.latency + self.lane.latency + _QUEUE_LATENCY
 
     @property

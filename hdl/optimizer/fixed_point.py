@@ -240,7 +240,7 @@ class FixedLane(wiring.Component):
 
     @property
     def planes(self):
-        """State planes of the rules."""
+        """Number of state planes that the rules need."""
         return max(RULES[rule].planes for rule in self._rules)
 
     @property

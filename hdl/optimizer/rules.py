@@ -185,7 +185,7 @@ class UpdateLane(wiring.Component):
 
     @property
     def planes(self):
-        """State planes of the rules."""
+        """Number of state planes that the rules need."""
         return self._planes
 
     @property

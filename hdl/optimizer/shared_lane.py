@@ -200,7 +200,7 @@ class SharedLane(wiring.Component):
 
     @property
     def planes(self):
-        """State planes of the rules."""
+        """Number of state planes that the rules need."""
         return self._planes
 
     @property

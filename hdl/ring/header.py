@@ -13,13 +13,13 @@ __all__ = ["HEADER_WORDS", "LONGEST_SEGMENT", "MAX_SEGMENTS", "OVERHEAD_WORDS", 
            "header_layout", "packet_words"]
 
 HEADER_WORDS = 3
-"""Words of a header."""
+"""Number of words of a header."""
 
 OVERHEAD_WORDS = HEADER_WORDS + 1
-"""Words of a packet without payload: its header and its CRC."""
+"""Number of words of a packet without payload: its header and its CRC."""
 
 LONGEST_SEGMENT = 1 << LENGTH_BITS - 1
-"""Elements of the longest segment, a power of two."""
+"""Number of elements of the longest segment, a power of two."""
 
 _SEGMENT_BITS = 10
 
@@ -60,7 +60,7 @@ def expected_layout():
 
 
 def packet_words(segment):
-    """Words of the longest packet of ``segment`` elements: zero-value coded, with no element zero."""
+    """Number of words of the longest packet of ``segment`` elements: zero-value coded, with no element zero."""
     if not isinstance(segment, int) or not 1 <= segment < 1 << LENGTH_BITS:
         raise ValueError(f"Segment must be between 1 and {(1 << LENGTH_BITS) - 1} elements, not {segment!r}")
     return OVERHEAD_WORDS + segment + (segment + 31) // 32

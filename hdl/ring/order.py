@@ -435,6 +435,6 @@ class SequenceGenerator(wiring.Component):
         return Mux(wraps, self.plan.size, group) - 1
 
     def _next_place(self, position, wraps):
-        """Position of that group, by one carry chain: the lowest bit provides the carry-in for subtraction."""
+        """Position of the group from :meth:`_next_group`, by one carry chain, with a carry-in from the lowest bit."""
         plan = self.plan
         return (Cat(Const(1), position) + Cat(~wraps, Mux(wraps, plan.top, ~plan.stride))) >> 1

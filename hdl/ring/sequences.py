@@ -15,7 +15,7 @@ __all__ = ["EGRESS", "ENCODE", "INGRESS", "OWN", "Path", "PlannedCommand", "Sequ
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Path:
-    """Blocks of a sequence in a phase, as values for :func:`hdl.ring.order.path_layout`."""
+    """Number of blocks of a sequence in a phase, as values for :func:`hdl.ring.order.path_layout`."""
 
     steps: Any
     first: Any = 0
@@ -60,7 +60,7 @@ class PlannedCommand:
 
 
 class Sequence:
-    """Blocks of one participant of a collective.
+    """Number of blocks of one participant of a collective.
 
     A subclass has a ``name`` and a method ``scatter(command)``, ``gather(command)`` or both, which return the
     :class:`Path` in the respective phase. A phase without a method is omitted from the sequence.

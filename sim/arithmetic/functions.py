@@ -1,7 +1,7 @@
 """Sums in the specified order, and network functions built on them, at the speed of compiled code.
 
-Results are bit-identical to :mod:`sim.golden.summation`, which also handles binary64 arrays; these are needed only
-where gradients are compared with finite differences.
+Results are bit-identical to :mod:`sim.golden.summation`, which also handles binary64 arrays, as needed to compare
+gradients with finite differences.
 """
 
 import math
@@ -22,7 +22,7 @@ __all__ = ["canonical", "column_sums", "cross_entropy", "exp", "gather_sums", "l
 Array = npt.NDArray[np.floating]
 
 _SINGLE, _DOUBLE = {np.dtype(np.float32)}, {np.dtype(np.float64)}
-#: Columns in a kernel's panel of copied factors.
+#: Number of columns of a factor that a kernel copies at a time.
 _PANEL = 16
 
 
@@ -37,7 +37,7 @@ def _compiled(*arrays: Array) -> bool:
 
 
 def _batch(x: Array) -> tuple[Array, list[int]]:
-    """A matrix, or a batch of matrices along one leading axis, and its strides in elements."""
+    """Reshape to a matrix, or to a batch of matrices along one leading axis, and return its strides in elements."""
     if x.ndim != 3:
         x = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
     if any(stride % x.itemsize for stride in x.strides) or not x.flags.aligned:
@@ -87,7 +87,7 @@ def row_sums(x: Array) -> Array:
 
 
 def gather_sums(x: Array, places: npt.NDArray[np.integer], count: int) -> Array:
-    """Matrix of ``count`` rows: each row of ``x``, from row 0 on, is added to the row that ``places`` selects."""
+    """Add each row of ``x``, in order, to the row of a zero matrix of ``count`` rows that ``places`` selects."""
     if x.ndim != 2 or places.shape != x.shape[:1]:
         raise ValueError(f"Rows and their places must be (rows, columns) and (rows), not {x.shape!r} and "
                          f"{places.shape!r}")

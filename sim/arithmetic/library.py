@@ -72,9 +72,9 @@ def address(x: npt.NDArray[Any]) -> int:
 
 
 def check(library: ctypes.CDLL) -> list[str]:
-    """List the rules that a library breaks, tested with values of known results."""
+    """List the rules of the arithmetic that a library breaks, using inputs with known results."""
     def products(pairs: Sequence[tuple[float, float]]) -> npt.NDArray[np.float32]:
-        """The same sum of two products in every element of four rows and 17 columns, so that all paths are taken."""
+        """Compute the same sum of two products in every element of 4 rows and 17 columns, to cover all code paths."""
         left, right = (np.array(factors, np.float32) for factors in zip(*pairs, strict=True))
         a, b = np.tile(left, (4, 1)), np.tile(right[:, None], (1, 17))
         output, panel = np.zeros((4, 17), np.float32), np.zeros((2, 16), np.float32)
@@ -109,7 +109,7 @@ def library() -> ctypes.CDLL:
     Raises
     ------
     ToolError
-        There is no compiler, or its library breaks a rule of the arithmetic.
+        No compiler is available, or its library breaks a rule of the arithmetic.
     """
     loaded = load(build())
     broken = check(loaded)

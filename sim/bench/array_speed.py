@@ -20,7 +20,7 @@ __all__ = ["ROWS", "measure", "rows"]
 
 #: Rows and columns of the array.
 ROWS = 4
-#: Rounds in a sum, sums in a run, and number of runs from which the median is taken.
+#: Rounds per sum, sums per run, and number of runs from which the median is taken.
 ROUNDS, SUMS, RUNS = 64, 100, 5
 
 #: Minimum speed with native arithmetic, relative to gateware arithmetic.
@@ -45,7 +45,7 @@ def measure() -> dict[Arithmetic, float]:
     Raises
     ------
     AssertionError
-        An output differs in a cycle with results, or the cycles with results differ.
+        The results differ, or are available in different cycles.
     """
     beats = _beats()
     cycles = len(beats) + SLOTS * SLOTS

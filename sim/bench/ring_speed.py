@@ -62,7 +62,7 @@ NATIVE_BAR = 1.0
 _TOGETHER, _APART, _NATIVE = "together", "apart", "native"
 _OPTIONS: dict[str, dict[str, Any]] = {
     _TOGETHER: {}, _APART: {"batched": False}, _NATIVE: {"arithmetic": Arithmetic.NATIVE}}
-#: Minimum speed of two threads next to a busy process, relative to one thread; turns; and seconds of a turn.
+#: Minimum speed of two threads next to a busy process, relative to one thread; number of turns; seconds per turn.
 CROWDED_BAR, CROWDED_TURNS, CROWDED_SECONDS = 0.9, 3, 5.0
 
 #: Cycles within which the traffic must end.
@@ -237,7 +237,7 @@ def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[i
     Raises
     ------
     AssertionError
-        Two of them returned different responses or, with the same arithmetic, ended in different states.
+        Two simulations returned different responses, or two with the same arithmetic ended in different states.
     """
     libraries = {kind: build_ring(Node(config), identity=f"Node({config})", announce=announce, **options)
                  for kind, options in _OPTIONS.items() if compared or kind == _TOGETHER}

@@ -26,7 +26,7 @@ Bits = npt.NDArray[np.uint32]
 #: Names of the codecs that a node has by default.
 RAW, ZERO_VALUE = "raw", "zero_value"
 
-#: Number of the available words that belong to a packet, number of missing units, and whether the word after them is
+#: Number of available words that belong to a packet, number of units still missing, and whether the next word is
 #: invalid in this packet. A unit is a word, or a group if the words determine the length of the packet.
 Span = tuple[int, int, bool]
 
@@ -56,11 +56,11 @@ class Codec(Protocol):
 
     @property
     def block(self) -> int:
-        """Elements that are decoded together."""
+        """Number of elements that are decoded together."""
 
     @property
     def codebook_words(self) -> int:
-        """Words of a node's codebook: bounds, an unused word, and centroids."""
+        """Number of words in a node's codebook: bounds, an unused word, and centroids."""
 
     def max_words(self, count: int) -> int:
         """Return the maximum number of words of a packet of ``count`` elements."""
@@ -83,7 +83,7 @@ class Format(Protocol):
 
     @property
     def block(self) -> int:
-        """Elements that are decoded together."""
+        """Number of elements that are decoded together."""
 
     def words(self, count: int) -> int:
         """Return the number of words of a packet of ``count`` elements."""
@@ -132,7 +132,7 @@ class FixedCodec(_Plain):
 
     @property
     def block(self) -> int:
-        """Elements that are decoded together."""
+        """Number of elements that are decoded together."""
         return self.format.block
 
     def max_words(self, count: int) -> int:
@@ -207,7 +207,7 @@ class ZeroValueCodec(_Plain):
 
 
 def codebook_of(centroids: npt.ArrayLike, count: int) -> tuple[int, ...]:
-    """Return the numbers of a codebook; raises ValueError unless there are ``count`` of them."""
+    """Return a codebook as integers; raises ValueError unless it has ``count`` entries."""
     numbers = tuple(np.asarray(centroids, np.uint32).tolist())
     if len(numbers) != count:
         raise ValueError(f"Centroids must be {count!r}, not {len(numbers)!r}")
@@ -246,7 +246,7 @@ CODECS: LazyTable[Codec] = LazyTable({
 
 
 class _View(Mapping[str, Codec]):
-    """Codecs of one direction, which have the attribute of that name set."""
+    """Codecs with a given attribute set: ``weights`` or ``gradients``."""
 
     def __init__(self, direction: str) -> None:
         self._direction = direction

@@ -136,7 +136,7 @@ class Fixed:
 
     @property
     def total_width(self) -> int:
-        """Bits of a sum of gradients."""
+        """Number of bits of a sum of gradients."""
         return self.width + (self.workers - 1).bit_length()
 
     @property

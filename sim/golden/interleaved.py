@@ -21,7 +21,7 @@ __all__ = ["LAG", "blockwise", "order", "waits"]
 #: Number of segments by which the gather lags.
 LAG = 2
 
-#: Phase, segment and step.
+#: Packet of a collective: phase, segment and step.
 Packet = tuple[str, int, int]
 #: Event of a packet at a rank: ``send`` or ``receive``, the rank, and the index of the packet.
 Event = tuple[str, int, int]

@@ -138,8 +138,8 @@ _MAGNITUDE = np.uint32(0x7FFF_FFFF)
 def sparsify(gradients: npt.ArrayLike, errors: npt.ArrayLike, threshold: int) -> tuple[Words, Words]:
     """Sent values and remaining errors of a magnitude mask, as binary32 bit patterns.
 
-    The sum of gradient and error is kept if its magnitude, as the integer of its bits without the sign, is at least
-    the threshold's; otherwise it becomes the new error. A dropped gradient and the error of a kept gradient are +0.0.
+    The sum of gradient and error is kept if its bits without the sign, as an integer, are at least those of the
+    threshold; otherwise it becomes the new error. A dropped gradient and the error of a kept gradient are +0.0.
     """
     sums = floating.add(gradients, errors)
     large = (sums & _MAGNITUDE) >= (np.uint32(threshold) & _MAGNITUDE)

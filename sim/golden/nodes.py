@@ -22,7 +22,7 @@ Bits = npt.NDArray[np.uint32]
 
 @dataclasses.dataclass(frozen=True)
 class Placed:
-    """A command for nodes."""
+    """A command to be executed on golden nodes."""
 
     operation: str
     #: Descriptor fields for each node; missing fields are zero, except for the stride, which is 1.

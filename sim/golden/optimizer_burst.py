@@ -11,7 +11,7 @@ from sim.golden.optimizer import Arithmetic, Bits, Floats, Scalars
 
 __all__ = ["NEVER", "Burst", "Model", "Rows", "Trace"]
 
-#: A cycle later than any other.
+#: A cycle that never comes, later than any other.
 NEVER = 1 << 60
 
 
@@ -57,7 +57,7 @@ class Trace:
 
 
 class _Pattern:
-    """Willing cycles of one side of a stream; none after the end of the pattern."""
+    """Cycles in which one side of a stream is willing to transfer; none after the end of the pattern."""
 
     def __init__(self, willing: npt.NDArray[np.bool_] | None) -> None:
         self._next: list[int] | None = None

@@ -36,10 +36,10 @@ __all__ = ["GROUP", "PACKET_OVERHEAD", "Traffic", "Update", "all_gather", "all_r
 Bits = npt.NDArray[np.uint32]
 Indices = npt.NDArray[np.int64]
 
-#: Elements covered by one mask word; blocks consist of whole groups of this size.
+#: Number of elements covered by one mask word; blocks consist of whole groups of this size.
 GROUP = 32
 
-#: Words of a packet in addition to its payload: three header words and one CRC word.
+#: Number of words of a packet in addition to its payload: three header words and one CRC word.
 PACKET_OVERHEAD = 4
 
 
@@ -126,8 +126,8 @@ class Traffic:
 
     - the words of the payload (the link moves one word per cycle),
     - the elements of the segment divided by the lanes, rounded up (a memory moves one row per cycle), and
-    - the nonzero positions of both addends, if the segment comes from the compressed-domain adder (which accepts one
-      per cycle); with a gradient codec there is no such adder.
+    - the positions that are nonzero in either addend, if the segment comes from the compressed-domain adder (which
+      accepts one per cycle); with a gradient codec there is no such adder.
 
     The bound of a rank is the sum of these numbers over its segments; the bound of the collective is the largest
     bound of any rank. A bound does not include headers, CRCs, latency, pipeline fill, or the sums that a
@@ -233,8 +233,8 @@ class _Schedule:
 
     def fill(self, steps: _Steps, hop: int, rank: int, block: int, values: Bits | None,
              positions: npt.NDArray[np.int64] | int, coded: npt.NDArray[np.int64] | None = None) -> None:
-        """Record the steps of one packet per segment of ``block``: compressed from ``values``, raw without them, or
-        with ``coded`` words of a codec."""
+        """Record the steps of one packet per segment of ``block``: compressed from ``values``, encoded as ``coded``
+        words of a codec, or raw if neither is given."""
         elements = self.sizes[block]
         nonzeros = elements if values is None else self.count(values != 0, block)
         payload = coded

@@ -89,7 +89,7 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
         return first + way, final + way
 
     def leave(rank: int, time: float, number: int | None = None) -> None:
-        """Record when a packet, by default the next, on the link from a rank has left the ingress at its end."""
+        """Record when a packet, by default the next one, has left the ingress at the end of a rank's link."""
         nonlocal last
         left = links[rank].left
         left[len(left) if number is None else number] = time

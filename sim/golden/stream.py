@@ -52,7 +52,7 @@ class Trace:
 
 
 def first_from(pattern: npt.ArrayLike) -> list[int]:
-    """For each cycle, the first cycle from there on with the pattern set, or else the end."""
+    """For each cycle, the next cycle (inclusive) with the pattern set, or the pattern's length if none."""
     flags = np.asarray(pattern, np.bool_)
     end = len(flags)
     cycles = np.where(flags, np.arange(end), end)

@@ -52,7 +52,7 @@ def column_sums(x: Array) -> Array:
 
 
 def gather_sums(x: Array, places: npt.NDArray[np.integer], count: int) -> Array:
-    """Matrix of ``count`` rows: each row of ``x``, from row 0 on, is added to the row that ``places`` selects."""
+    """Add each row of ``x``, in order, to the row of a zero matrix of ``count`` rows that ``places`` selects."""
     total = np.zeros((count, x.shape[1]), x.dtype)
     for row, index in zip(x, places, strict=True):
         total[index] = total[index] + row

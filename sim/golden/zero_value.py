@@ -14,7 +14,7 @@ __all__ = ["GROUP", "add", "add_cycles", "code_cycles", "decode", "encode", "gro
 Bits = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
 
-#: Elements that one mask word covers.
+#: Number of elements that one mask word covers.
 GROUP = 32
 
 

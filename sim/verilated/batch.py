@@ -46,7 +46,7 @@ void ring_batch() {{
 }}
 """
 
-#: Statements between the calls, wrapped in a function like the called ones.
+#: Function for the statements between two calls, so that they can be called for one node after another.
 _STATEMENTS = """static void {name}({root}* vlSelf) {{
     auto* const __restrict vlSymsp VL_ATTR_UNUSED = vlSelf->vlSymsp;
     auto& vlSelfRef = std::ref(*vlSelf).get();
@@ -79,7 +79,7 @@ def batch(folder: Path, model: str) -> bool:
         if not is_call:
             names = [f"{root}___batch_{number}"]
             statements += _STATEMENTS.format(name=names[0], root=root, statements=text)
-            stopping.add(names[0])  # may be able to stop
+            stopping.add(names[0])  # may stop the simulation
         calls += "".join(f"    ring_evaluate_all<{name}, {str(name in stopping).lower()}>();\n" for name in names)
     path.write_text(match.string[:match.start()] + statements + _BATCH.format(root=root, calls=calls)
                     + match.string[match.end():])

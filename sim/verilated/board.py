@@ -286,7 +286,7 @@ class SimulatedBoard:
                 ready, _, _ = select.select(reading, [], [], 0 if busy else _REST)
             except (OSError, ValueError):  # unplugged in the meantime
                 ready = []
-            if not busy:  # capped, since a delayed thread is not an idle board
+            if not busy:  # limited, since a delayed thread does not mean that the board is idle
                 self._rested += min(time.monotonic() - begun, _REST)
             if self._wake in ready:
                 os.read(self._wake, 4096)

@@ -1,4 +1,4 @@
-"""Cache of build products: each folder is found unchanged, or built again.
+"""Cache of build products: each folder is reused if it is unchanged, and rebuilt otherwise.
 
 Each folder also contains ``manifest.json`` with the size and the SHA-256 digest of each file. A file that was
 truncated or changed by a full disk, a crash or a person is never used: a truncated library would crash this process.
@@ -58,7 +58,7 @@ def cached(directory: Path, build: Callable[[Path], None], *,
     Raises
     ------
     ToolError
-        The folder cannot be written, or does not belong to the cache; the message names it and the remedy.
+        The folder cannot be written, or does not belong to the cache; the message names the folder and the remedy.
     ValueError
         The folder is not an entry of the cache.
     """

@@ -83,9 +83,9 @@ def prune(*, most: int, least: int | None = None, before: float | None = None) -
     Parameters
     ----------
     most : int
-        Maximum size of all entries in bytes; the oldest are removed as long as it is exceeded.
+        Maximum size of all entries in bytes; while it is exceeded, the least recently used entry is removed.
     least : int or None
-        Maximum size in bytes after such a removal; by default ``most``.
+        Size in bytes to which such a removal reduces the cache; by default ``most``.
     before : float or None
         Entries last used before this time are removed in any case.
 

@@ -102,7 +102,7 @@ def _private() -> Path:
     Raises
     ------
     ToolError
-        It cannot be created, or another user has created it.
+        The folder cannot be created, or another user has created it.
     """
     path = Path(tempfile.gettempdir(), f"gradring-{os.geteuid()}")
     try:
@@ -174,7 +174,7 @@ def _tagged(top: Path) -> bool:
 
 
 def checked() -> Path | None:
-    """Path of the cache folder, or None if there is none yet: the path is unused, or an empty folder.
+    """Path of the cache folder, or None if the folder does not exist or is still empty.
 
     Raises
     ------
@@ -192,7 +192,7 @@ def checked() -> Path | None:
     if not stat.S_ISDIR(status.st_mode):
         raise ToolError(f"Cache folder {top} must be a folder, not a file: set {VARIABLE} to another path")
     if not _tagged(top):
-        # The tag is checked first: another process may have written it, and more, in the meantime.
+        # The tag is checked first: another process may have written it and created folders in the meantime.
         if not any(_other(name) for name in os.listdir(top)):
             return None
         if not _tagged(top):

@@ -1,6 +1,6 @@
 """Exchange between processes that each simulate a share of one ring, by shared memory or MPI.
 
-Both are small libraries that implement ``ring_exchange.h`` and are built on first use.
+Both methods are small libraries that implement ``ring_exchange.h`` and are built on first use.
 """
 
 import ctypes
@@ -42,13 +42,13 @@ class Exchange:
         return agreed.value
 
     def mail(self, messages: dict[int, bytes]) -> dict[int, bytes]:
-        """Send messages to processes, and receive their messages; each of them must call this at the same time."""
+        """Exchange messages with the given processes, which must all call this method at the same time."""
         mails = (_Mail * len(messages))(*(_Mail(process, text, len(text)) for process, text in messages.items()))
         self._checked(self.library.exchange_mail(self.context, mails, len(messages)))
         return {item.process: ctypes.string_at(item.incoming, item.incoming_bytes) for item in mails}
 
     def time(self, size: int, *, batches: int = 1000, times: int = 30) -> float:
-        """Seconds for exchanging messages of ``size`` bytes with every other process, or for an agreement if it is 0:
+        """Seconds for exchanging ``size`` bytes with every other process or, with size 0, for an agreement:
         the mean over the batch that other programs disturbed least."""
         text = bytes(size)
         peers = [process for process in range(self.processes) if size and process != self.process]

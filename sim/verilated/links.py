@@ -19,7 +19,7 @@ NEVER = (1 << 64) - 1
 #: Node and port.
 End = tuple[int, int]
 
-#: Bits of ``place`` in a tapped word: it is the last word of a message or of the link itself; it is a control word.
+#: Bits of ``place`` in a tapped word: it ends a message, or belongs to the link itself; it is a control word.
 LAST, CONTROL = 1, 2
 _TAPPED = np.dtype([("cycle", np.uint64), ("data", np.uint32), ("place", np.uint32)])
 _TAPPED_AT_ONCE = 4096
@@ -90,7 +90,7 @@ class InjectedFaults:
     Members
     -------
     data, last, valid, kind, check : int
-        Flips of these wires in cycles with a word or, together with ``valid``, in cycles that get a word by the flip.
+        Flips of these wires in cycles with a word or, together with ``valid``, in cycles where the flip creates one.
     back : int
         Flips of the backward wire: credits lost or added, or changed levels of the line.
     words_dropped, words_doubled, words_swapped : int
@@ -188,7 +188,7 @@ class RingLink:
         self._library.ring_link_rate(self._ring, self.index, numerator, denominator)
 
     def cut(self, start: int | None = None, stop: int = NEVER) -> None:
-        """Lose all words that enter from ``start``, by default now, until before ``stop``; a line is low.
+        """Lose all words that enter from ``start``, by default now, until just before ``stop``; a line is low then.
 
         Words that entered earlier still arrive. A link can have only one cut at a time.
         """

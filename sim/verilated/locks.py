@@ -24,7 +24,7 @@ from pathlib import Path
 __all__ = ["entry_lock", "folder_lock", "in_use", "release_all", "use"]
 
 _USERS = ".users"
-#: Names of these files: a process ID and a random number.
+#: Names of the files in ``.users/``: a process ID and a random number.
 _NOTE = re.compile(r"[0-9]+-[0-9a-f]{8}")
 
 
@@ -104,7 +104,7 @@ _guard = threading.Lock()
 
 
 def _after_fork() -> None:
-    """Start new notes in a child process; the entries of its parent remain the parent's."""
+    """Start new notes in a child process; its parent keeps its own entries."""
     global _guard
     _guard = threading.Lock()
     _notes.clear()

@@ -14,7 +14,7 @@ def mpi_size() -> int:
 
 
 def mpi_rank() -> int:
-    """Rank of this process among them; 0 without ``mpirun``."""
+    """Rank of this process among the processes of ``mpirun``; 0 without ``mpirun``."""
     return _number(_RANKS, 0)
 
 

@@ -99,7 +99,7 @@ def read_encodings(folder: Path) -> list[Encoding]:
     Raises
     ------
     ValueError
-        The file is damaged, or is a different kind of file; the message names it.
+        The file is damaged or of a different kind; the message names the file.
     """
     path = folder / "names.json"
     rows = json_files.read(path)
@@ -145,7 +145,7 @@ def _ports(component: Component) -> list[tuple[str, object, None]]:
 
 
 def _states(signal: object) -> dict[int, str]:
-    """State names by number, if the signal is the state of a machine; else none."""
+    """State names by number if the signal is the state of a machine; otherwise empty."""
     decoder = getattr(signal, "decoder", None)
     if not callable(decoder) or isinstance(decoder, type):
         return {}
@@ -177,7 +177,7 @@ def _filter(encoding: Encoding) -> str:
 
 
 def write_gtkw(path: Path, wave: Path, found: Iterable[Encoding], *, nodes: int) -> list[Path]:
-    """Write a save file for GTKWave, which shows the machines of all nodes with the names of their states, and next
+    """Write a save file for GTKWave, which shows the machines of all nodes with the names of their states, and, next
     to it the files with these names; return the paths of all files.
 
     Parameters

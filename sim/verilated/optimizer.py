@@ -135,7 +135,7 @@ class Lockstep:
 
     def run(self, bursts: Sequence[Burst], settings: Scalars, fills: Mapping[str, Sequence[Bits]], *,
             stalls: Mapping[str, npt.NDArray[np.bool_]] | None = None, cycles: int, seed: int = 1) -> Trace:
-        """Run both, and check that they agree in every cycle and every bit.
+        """Run the gateware and the model, and check that they agree in every cycle and every bit.
 
         The unit must be idle with empty buffers, as it is after a reset or when all data has left it.
         """

@@ -70,7 +70,7 @@ class Processes(abc.ABC):
 
     @abc.abstractmethod
     def name(self, process: int) -> str:
-        """Name of a process for messages; reports how it ended, if it has."""
+        """Name of a process for messages, and how it ended if it has ended."""
 
     @abc.abstractmethod
     def finish(self, *, busy: bool) -> None:
@@ -129,7 +129,7 @@ class _Served(VerilatedRing):
         return self.exchange.time(size)
 
     def known(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Memory spaces, and far memory widths; 0 for nodes of other processes."""
+        """Number of memory spaces and far memory width of each node; 0 for nodes of other processes."""
         return self.spaces, self.far_widths
 
 

@@ -195,7 +195,7 @@ class PartedRing(VerilatedRing):
         return [(time.process_time(), self._exchange.used), *(self.ask(process, "times") for process in self._others)]
 
     def time_exchange(self, size: int) -> float:
-        """Seconds for exchanging messages of ``size`` bytes between all processes, or for an agreement if it is 0;
+        """Seconds for exchanging messages of ``size`` bytes between all processes or, with size 0, for an agreement;
         see :meth:`~sim.verilated.exchange.Exchange.time`."""
         assert self._exchange is not None
         for process in self._others:

@@ -57,7 +57,7 @@ class _Group:
             _end(process)
 
 
-#: Group of each thread that belongs to one.
+#: Group that each thread belongs to, if any.
 _local = threading.local()
 
 
@@ -262,7 +262,7 @@ def _end(process: subprocess.Popen[str]) -> None:
         try:
             process.wait(_GRACE)
         except subprocess.TimeoutExpired:
-            for member in {*family, *_stopped(process.pid)}:  # it may have started more in the meantime
+            for member in {*family, *_stopped(process.pid)}:  # it may have started further processes in the meantime
                 _send(member, signal.SIGKILL)
             # An exception raised by a signal can leave Popen's wait lock acquired, and then this call waits forever.
             with contextlib.suppress(subprocess.TimeoutExpired):

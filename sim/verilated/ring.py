@@ -39,9 +39,9 @@ __all__ = ["NEVER", "LinkStatus", "NodeStatus", "RingLink", "VerilatedRing"]
 
 _MAGIC = b"gradring state\n"
 
-#: Approximate maximum of node cycles that the library simulates in one call: signals are handled after it.
+#: Approximate maximum number of node cycles per library call; signals are handled between calls.
 _SLICE = 1 << 14
-#: Cycles of the grid: a run that waits for a packet ends at a multiple of them (:meth:`VerilatedRing.set_grid`).
+#: Grid in cycles: a run that waits for a packet ends at a multiple of it (:meth:`VerilatedRing.set_grid`).
 _GRID = 16
 
 

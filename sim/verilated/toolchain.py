@@ -259,7 +259,7 @@ def compiled(folder: Path, text: str, *, flags: tuple[str, ...], level: str = "-
     linked : sequence of str
         Arguments for the linker.
     before : str
-        C++ that the design requires.
+        C++ that precedes the design and ``text``.
     """
     generated = sorted((folder / "obj").glob("Vtop*.cpp"))
     fast, slow = ("".join(f'#include "{path.relative_to(folder)}"\n' for path in generated
@@ -291,10 +291,10 @@ def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers:
     headers : mapping
         Generated headers that the harness includes: name to text.
     before : str
-        C++ that the design requires.
+        C++ that precedes the design.
     level : str
-        Optimization level. Vectors are short: the time that a higher level saves costs several times as much in the
-        compiler.
+        Optimization level. Runs are short: a higher level costs several times as much compile time as it saves run
+        time.
     """
     sources = {path.name: path.read_text() for path in harness}
     flags = (level, "-ffp-contract=off", "-fPIC", "-pthread", "-std=gnu++17", "-DVL_TIME_CONTEXT", "-DVM_TRACE=0",

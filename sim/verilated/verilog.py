@@ -82,7 +82,7 @@ def convert(component: Component, *, name: str = "top", identity: str | None = N
     name : str
         Name of the top module.
     identity : str or None
-        Class and parameters of a component from hdl/, which replace its attributes if only these determine its
+        Class and parameters of a component from hdl/, used instead of its attributes if they fully determine its
         gateware.
     arithmetic : Arithmetic
         Arithmetic of the Verilog; native arithmetic works only with Verilator.

@@ -44,7 +44,7 @@ from tests.host.board import devices_of, open_link
 from tests.host.golden import SMALL
 from tests.host.rings import CONFIGS, JOBS, MIXED, library
 
-#: Modules of features that build their nodes themselves.
+#: Test modules of features that build their own nodes.
 OWN_NODES = [f"host.features.{name}.{module}" for name, module in (("quantization", "command"), ("quorum", "run"))
              if name in FEATURES]
 
@@ -170,7 +170,7 @@ def known_rings():
 
 @pytest.fixture(autouse=True)
 def planes_as_they_are(monkeypatch):
-    """Keep the state planes of nodes unless a test changes them, to save one library per optimizer."""
+    """Keep the nodes' state planes unless a test changes them, so that all optimizers share a library."""
     def fitted(node, allocations, *, nodes, planes=None):
         planes = node.memories.planes if planes is None else planes
         return memory.fitted(node, allocations, nodes=nodes, planes=planes)
@@ -180,7 +180,7 @@ def planes_as_they_are(monkeypatch):
 
 @pytest.fixture
 def nodes_of(monkeypatch):
-    """Make the program use nodes that other tests also simulate, by their name in tests/host/rings.py."""
+    """Make the program use a node configuration from tests/host/rings.py, which other tests also simulate."""
     def use(name):
         for module in (preparation, *map(importlib.import_module, OWN_NODES)):
             monkeypatch.setattr(module, "NodeConfig", lambda **options: CONFIGS[name])

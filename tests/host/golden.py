@@ -28,7 +28,7 @@ class Hooks:
     Members
     -------
     steps, lists, moved, loads : int
-        Updates on all nodes, lists of layers, words moved by MOVE_IN and MOVE_OUT, and loaded programs.
+        Numbers of updates on all nodes, lists of layers, words moved by MOVE_IN and MOVE_OUT, and program loads.
     """
 
     def __init__(self, nodes, *, fault, broken):
@@ -143,7 +143,7 @@ class GoldenRing(Ring):
 
 
 def written_to(ring):
-    """Count the words that the host writes to gradient and activation memories from now on."""
+    """From now on, count the words that the host writes to gradient and activation memories."""
     written = {"gradients": 0, "activations": 0}
 
     def wrap(name, write):
@@ -179,14 +179,14 @@ def node_of(*, weight_codec="raw", gradient_codec="zero_value", **options):
 
 
 def masked(jobs, alternative):
-    """Matrices of each node's jobs after masking by the golden model."""
+    """Matrices of each node's jobs, masked by the golden model."""
     return [[golden.floats(masking.apply(golden.bits(job.matrices), masking.kept(masking.Job(
         rows=job.rows, columns=job.columns, count=job.count, mask=masking.Mask(**vars(job.mask)))),
         golden.bits([alternative])[0])) for job in own] for own in jobs]
 
 
 def trained(ring, length, *, packed_state):
-    """Bits of all training state that the nodes of a ring keep."""
+    """All training state on the nodes of a ring, as bits."""
     vectors = [ring.memory.read_weights(length)]
     vectors += [ring.memory.read_master(length)] if ring.formats.has_master else []
     vectors += [ring.memory.read_state(length, plane, packed_state=packed_state)

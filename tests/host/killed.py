@@ -62,7 +62,7 @@ def train(folder, *options):
 
 
 def write(path):
-    """Write checkpoints endlessly; each one contains a single number throughout."""
+    """Write checkpoints endlessly; all values in a checkpoint are the same number."""
     for number in range(1 << 20):
         checkpoint.save(path, {}, {"number": number, "array": np.full(100_000, number)})
 

@@ -24,7 +24,7 @@ TIMEOUT = 4000
 
 
 class Rings(Mapping):
-    """Configurations by ring name, each created when first used. Configurations with features that this copy lacks
+    """Node configurations by ring name, each created on first use. Configurations with features that this copy lacks
     are omitted, and tests that request one are skipped."""
 
     def __init__(self, makers):

@@ -57,7 +57,7 @@ def run_in(folder, *arguments):
 
 
 def test_three_files_change(patched):
-    """With changes to only three files, including both registries, the whole program supports the format."""
+    """With changes to only three files, including both registries, the whole program supports a format."""
     folder, changed = patched
     assert sorted(map(str, changed)) == [
         "hdl/features/mx/formats.py", "hdl/registry.py", "sim/golden/codecs.py"]

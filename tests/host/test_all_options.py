@@ -56,7 +56,7 @@ class Reached(BaseException):
 
 
 def walk(command, path=()):
-    """All commands that can be called, with their names."""
+    """All commands that can be called, with their full names."""
     children = getattr(command, "commands", {})
     if not children:
         yield " ".join(path), command
@@ -82,7 +82,7 @@ def stop(*arguments, **options):
 
 @pytest.fixture
 def call(monkeypatch, capsys, tmp_path):
-    """Run the program up to its first build or run; returns the exit code, or None if reached, and the error."""
+    """Run the program up to its first build or run; returns its exit code, or None if it got there, and the error."""
     monkeypatch.setattr(cache_content, "prune", stop)
     monkeypatch.setattr(execution, "execute", stop)
     monkeypatch.setattr(learning, "learn", stop)

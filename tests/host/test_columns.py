@@ -34,7 +34,7 @@ def test_modelled():
 
 
 def test_of_a_dataclass():
-    """Columns come from words with formats, columns, and dataclass fields, which may be renamed."""
+    """Columns are made from words with formats, other columns, and dataclass fields, which may be renamed."""
     columns = columns_of("first words:,.0f", Column("second"), Figures, bound="least")
     assert [column.name for column in columns] == ["first", "words", "second", "cycles", "least", "name"]
     assert columns[1].text({"words": 1234.5}) == "1,234"

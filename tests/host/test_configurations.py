@@ -1,4 +1,4 @@
-"""Nodes of unusual shapes: 1 or 8 elements per row, other segments, planes, and optimizer speeds."""
+"""Nodes of unusual shapes: rows of 1 or 8 elements, and other segments, planes and optimizer speeds."""
 
 import itertools
 
@@ -24,7 +24,7 @@ OPTIMIZERS = {"sgd": (SGD(learning_rate=0.1), False), "momentum": (SGD(learning_
 @pytest.mark.parametrize(("nodes", "length"), [(1, 500), (2, 1), (2, 333), (3, 1000)])
 @pytest.mark.parametrize("name", ["table", "centroid", "wide", "narrow"])
 def test_values_words_and_state(name, nodes, length):
-    """The two steps of each optimizer that fits in the node's planes, and a sum, match the golden model."""
+    """Two steps of each optimizer that fits in the nodes' planes, and a sum, match the golden model."""
     config = rings.CONFIGS[name]
     generator = np.random.default_rng(nodes * 10_000 + length)
     with rings.open_nodes(nodes, config=config) as (ring, _):

@@ -59,7 +59,7 @@ def test_pages_that_sources_name():
 
 
 def test_walks_are_short():
-    """Reading paths through the core have at most the documented number of files, and existing names."""
+    """Reading paths through the core list at most the documented number of files, and only existing names."""
     text = documents.architecture_page()
     walks = text[text.index("### Four walks"):text.index("## From Python")].split("\n\nFrom ")[1:]
     files = [len({match[1] for match in documents._PLACE.finditer(walk)}) for walk in walks]

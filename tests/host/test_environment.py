@@ -58,14 +58,14 @@ NUMBERS = {
 @pytest.mark.parametrize(("command", "option"), [(command, option) for command, options in NUMBERS.items()
                                                  for option in options])
 def test_numbers_out_of_range(run, command, option, tmp_path):
-    """One line gives the allowed range before anything is built, and no number causes a traceback."""
+    """Before anything is built, one line gives the allowed range, and no number causes a traceback."""
     for value in (LARGE, -LARGE, -1, "nan", "inf", "1e300", 1_000_000_000):
         code, out, err = run(*command.split(), f"--{option}={value}", "--output", tmp_path / "new")
         assert code in (1, 2), (value, out)
         lines = [line for line in err.splitlines() if line and not line.startswith(("Usage:", "Try "))]
         assert len(lines) == 1, (value, err)
         assert "Traceback" not in err
-        # More threads than nodes means one per node, and large numbers may be valid in binary32.
+        # More threads than nodes mean one per node, and large numbers may be valid in binary32.
         large = ("threads", "learning-rate", "momentum", "weight-decay", "clip")
         allowed = option == "dampening" or (
             value == LARGE and option in (large[:1] if "--straggler" in command else large))
@@ -138,7 +138,7 @@ class TestNodesThatFit:
                                            ["--hidden", "400,200", "--nodes", "3", "--optimizer", "adam"],
                                            ["--hidden", "300", "--density", "0.1"]])
     def test_simulated(self, run, arguments, tmp_path):
-        """A build begins, since memories are made large enough."""
+        """The build begins, since memories are made large enough."""
         code, _, err = run("train", *arguments, "--output", tmp_path)
         assert (code, err) == (1, f"error: {BUILT}\n")
 
@@ -155,7 +155,7 @@ class TestNodesThatFit:
 
         node = NodeConfig()
         assert fitted(node, [Allocation(length=4810, planes=2)], nodes=4) == node
-        for planes in (0, 1, 2):  # the most that any optimizer needs, or the request
+        for planes in (0, 1, 2):  # the highest number that any optimizer needs, or the requested one
             several = [Allocation(length=100), Allocation(length=100, planes=planes)]
             assert fitted(node, several, nodes=4) == node.replace(memories={"planes": planes})
             assert fitted(node, several, nodes=4, planes=1) == node.replace(memories={"planes": 1})
@@ -218,8 +218,7 @@ cli.main()
 
 @pytest.mark.parametrize(("room", "file"), [(0, "report.json"), (20_000, "report.png")])
 def test_disk_full_while_results_are_written(room, file, tmp_path):
-    """The error names the file, complete files and the previous run's files are kept, and there is
-    no traceback."""
+    """The error names the file without a traceback; complete files and the previous run's files are kept."""
     (tmp_path / "report.json").write_text("{}")
     command = [sys.executable, "-c", FULL, "train", "--nodes", "2", "--steps", "1", "--hidden", "none",
                "--state-planes", "2", "--batch", "1500", "--output", str(tmp_path), str(room)]

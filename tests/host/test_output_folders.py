@@ -17,9 +17,9 @@ from host.commands import launch
 from host.run import steps
 from sim.json_files import sealed
 
-#: Arguments for commands that would otherwise end before they claim their folder, or run for long.
+#: Arguments for commands that would otherwise end before they claim their folder, or would run for long.
 _NEEDED = {"launch": ("script.py",), "lab estimate": ("--targets", "4 MACs", "--lengths", 256)}
-#: Commands with an output file instead of a folder, and with a varying number of files.
+#: Commands that write a file instead of a folder, and commands that write a varying number of files.
 _OTHER = ("wave", "lab schedules")
 _FILE = re.compile(r"[\w-]+\.(?:json|png|html|npz|tar|onnx)")
 

@@ -152,7 +152,7 @@ def printed(tree):
 
 
 def made_of(code, name):
-    """Items of a printed expression, evaluated with placeholders for all values."""
+    """The items of a printed expression, evaluated with placeholders for all values."""
     for Placeholder.count in (1, 2, 3):
         with contextlib.suppress(ValueError):
             made = eval(code, Namespace(name))
@@ -160,7 +160,7 @@ def made_of(code, name):
     raise AssertionError(f"{name}: values must have at most 3 items")
 
 
-#: Command modules that print no line, table or stage themselves.
+#: Command modules that do not print lines, tables or stages themselves.
 SILENT = {"__init__", "registry", "train"}
 
 

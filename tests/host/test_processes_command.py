@@ -1,4 +1,4 @@
-"""Training with a simulation in several processes has the bits, cycles and words of a single process."""
+"""Training simulated in several processes gives the bits, cycles and words of a single process."""
 
 import contextlib
 import importlib.util
@@ -50,7 +50,7 @@ def test_the_same_run(expected, arguments, tmp_path):
     train(tmp_path, "--threads", "1", *arguments)
     result, weights = results(tmp_path)
     wanted, trained = expected
-    if "--host-port" in arguments:  # same cycles, but more of them are simulated
+    if "--host-port" in arguments:  # the same cycles, but more of them are simulated
         assert result.pop("cycles_simulated") == result["cycles"] > wanted["cycles_simulated"]
         assert result.pop("host_port")["simulated"]
         wanted = {name: value for name, value in wanted.items() if name not in ("cycles_simulated", "host_port")}
@@ -80,7 +80,7 @@ def test_whole_nodes_by_mpi():
 
 
 def test_grid_of_a_session():
-    """The exchange grid is a multiple of 16 cycles, no longer than links, and short enough for commands."""
+    """The exchange interval is the links' latency, rounded down to a multiple of 16, from 16 to 256 cycles."""
     assert [grid_of(latency) for latency in (1, 16, 31, 32, 100, 255, 256, 10_000)] == [
         16, 16, 16, 32, 96, 240, 256, 256]
 
@@ -90,7 +90,7 @@ def children(process):
 
 
 def kill_second(command):
-    """Kill a process during a run; returns the first process's message and how many seconds it took to end."""
+    """Kill a process during a run; returns the message of the first process and the seconds it took to end."""
     with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True) as first:
         try:

@@ -33,7 +33,7 @@ def test_check():
 
 
 def test_node():
-    """If there is state, a node gets room for the state of all groups."""
+    """If there is state, each node gets room for the state of all groups."""
     node = NodeConfig(memories=Memories(state=2048))
     assert with_option(node, 4810, planes=1) == NodeConfig(memories=Memories(state=8192), role=RootReduce())
     assert with_option(node, 4810, planes=0) == NodeConfig(memories=Memories(state=2048), role=RootReduce())
@@ -74,7 +74,7 @@ def test_table():
 
 
 def test_step_of_a_run():
-    """A run without a schedule uses a program too, and its update is done by the owner."""
+    """A run without a schedule also uses a program, and the owner performs its update."""
     for owner, fields in ((None, (0, 0)), (2, (2, 1))):
         program = fused(500, owner=owner)
         update, = (command for queue in program.commands(1, 4) for command in queue)

@@ -154,7 +154,7 @@ def test_a_stage_that_fails_tells_nothing(cache, monkeypatch):
 
 
 def test_training_has_a_line_now_and_then(cache, monkeypatch):
-    """A line is printed every ten seconds, unless accuracy was measured in between."""
+    """A line is printed every ten seconds, unless accuracy was measured within that time."""
     clock, console = Clock(monkeypatch), piped()
     training = types.SimpleNamespace(steps=[], losses=[], measures=[], changes=[])
     with Progress(console) as progress:

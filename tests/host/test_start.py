@@ -16,7 +16,7 @@ from host.signals import ended_at_once
 
 ROOT = Path(__file__).parents[2]
 
-#: Prints the number of lines in this repository's modules that a program has imported.
+#: Prints the number of lines in the modules of this repository that a program has imported.
 COUNTED = """
 import atexit, runpy, sys
 from pathlib import Path

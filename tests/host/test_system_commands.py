@@ -8,7 +8,7 @@ from tests.docs.test_systems import ROOT, SYSTEMS, codes, items
 GOLDEN = ("--transport", "golden", "--nodes", "2")
 TWO = (*GOLDEN, "--steps", "2")
 
-#: Options to append to a system's command, and a part of the output that identifies the system.
+#: Options to append to a system's command, and part of the output that identifies the system.
 SHORT = {
     "A1": (TWO, "of raw words"),
     "A3": (TWO, "schedule"),
@@ -40,7 +40,7 @@ ELSEWHERE = {
 
 
 def words_of(name):
-    """Command line, without ``gradring``, that make runs for a system."""
+    """The command line, without ``gradring``, that make runs for a system."""
     _, target, *values = codes(items(name)["Command"])[0].split()
     values = dict(value.split("=", 1) for value in values)
     command, = find_target(target).mode(values).commands(values)[:1]

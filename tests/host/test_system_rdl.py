@@ -63,7 +63,7 @@ def made(tmp_path_factory):
 
 
 def test_header(made):
-    """According to a C compiler, the header has each register and field at the table's position."""
+    """According to a C compiler, the header has each register and field at its position in the table."""
     checks = [f'_Static_assert(offsetof(gradring_node_t, {entry.name}) == {4 * entry.address}, "");'
               for entry in ENTRIES]
     for entry in ENTRIES:

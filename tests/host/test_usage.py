@@ -69,7 +69,7 @@ def test_modules_that_fail(ended, monkeypatch, error, reason):
 
 
 def test_output_that_cannot_be_written(ended, monkeypatch):
-    """Output is flushed before the program ends, so that a failed write is reported as an error."""
+    """Output is flushed before the program ends, so a write that fails is reported as an error."""
     class Full(io.StringIO):
         def flush(self):
             raise OSError(errno.ENOSPC, "No space left on device")

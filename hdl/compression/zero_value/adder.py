@@ -56,7 +56,7 @@ class Adder(wiring.Component):
     #: Number of values held: a group is complete, and can be written, only when all of its sums are known.
     depth = 64
 
-    #: Bits of the mask that are examined in one cycle.
+    #: Number of bits of the mask that are examined in one cycle.
     _WIDTH = 4
 
     def __init__(self, *, format=FP32):

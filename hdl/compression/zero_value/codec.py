@@ -43,7 +43,7 @@ class ZeroValueCodec:
         return {}
 
     def max_words(self, count):
-        """Return the words in a packet of ``count`` non-zero elements: the elements, and each group's mask."""
+        """Return the number of words of ``count`` non-zero elements: the elements, and each group's mask."""
         return count + -(-count // GROUP)
 
     def length_counter(self):

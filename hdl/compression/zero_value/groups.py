@@ -14,7 +14,7 @@ from hdl.group import GROUP
 
 __all__ = ["LUT_ROWS", "above_lowest", "first_of", "group_layout", "index_of", "lowest", "slices"]
 
-#: Rows in one column of LUT memory: a memory with fewer rows does not need fewer LUTs.
+#: Number of rows in one column of LUT memory: a memory with fewer rows does not need fewer LUTs.
 LUT_ROWS = 16
 
 

@@ -28,7 +28,7 @@ class _BFloat16Unit(wiring.Component):
 
     @property
     def words(self):
-        """Words in a beat on the packed side."""
+        """Number of words in a beat on the packed side."""
         return self._lanes
 
     @property

@@ -12,14 +12,14 @@ from hdl.floating.stages import register
 
 __all__ = ["BFloat16Multiplier", "BFloat16Rounder", "factor_layout", "multiplier"]
 
-#: Bits that binary32 has in addition to bfloat16.
+#: Number of bits that binary32 has in addition to bfloat16.
 _LOWER = FP32.width - BF16.width
 
 
 def factor_layout(*, exact):
     """Layout of an unpacked bfloat16 on its way through the array.
 
-    ``normal`` is set if it is not zero; an infinity and a NaN have ``special``, and a NaN also ``nan``. A factor of
+    ``normal`` is set unless it is zero; an infinity and a NaN have ``special``, and a NaN also ``nan``. A factor of
     a column, which may be ``exact``, has an unbiased exponent, so that units need not subtract the bias, and the
     lower half of a binary32: with the bit ``exact`` it is not a factor but a number to be added unchanged, and
     ``normal``, ``special`` and ``nan`` are zero.
@@ -126,8 +126,8 @@ class BFloat16Multiplier(wiring.Component):
             multiplier.a.eq(Cat(self.a.fraction, self.a.normal)),
             multiplier.b.eq(Cat(self.b.fraction, self.b.normal))]
 
-        # The significand of an exact number is multiplied by zero, and its own fraction is joined by OR; the other
-        # factor's exponent and sign are zero, so the sum of exponents is its own.
+        # The significand of an exact number is multiplied by zero, and its fraction is inserted by OR; the other
+        # factor's exponent and sign are zero, so the sum has the exponent of the exact number.
         added = register(
             m, "added",
             exponent=self.a.exponent + self.b.exponent, sign=self.a.sign ^ self.b.sign,

@@ -26,8 +26,8 @@ class BlockArray(wiring.Component):
     binary32 adder serve all units. Dot products of blocks are added in ascending order of k, each sum rounded.
 
     For each slot, a block takes one cycle per element of the format's blocks, even if it has fewer terms. With a sink
-    that is always ready, units are then busy in every cycle; pauses of the source that are shorter than the stored
-    operands last cost nothing. Latency is :attr:`latency` cycles from the acceptance of a tile's last beat to the
+    that is always ready, units are then busy in every cycle, and pauses of the source cost nothing as long as stored
+    operands remain. Latency is :attr:`latency` cycles from the acceptance of a tile's last beat to the
     offer of its first results, if the array was empty before.
 
     Parameters
@@ -52,12 +52,12 @@ class BlockArray(wiring.Component):
 
     @property
     def rows(self):
-        """Rows of units."""
+        """Number of rows of units."""
         return self._rows
 
     @property
     def columns(self):
-        """Columns of units."""
+        """Number of columns of units."""
         return self._columns
 
     @property

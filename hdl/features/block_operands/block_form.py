@@ -39,17 +39,17 @@ class BlockForm(abc.ABC):
 
     @property
     def block(self):
-        """Elements of a block."""
+        """Number of elements in a block."""
         return self.codec.block
 
     @property
     def kept(self):
-        """Highest fraction bits that rounding needs; the rest are reduced to a sticky bit."""
+        """Number of highest fraction bits that rounding needs; the rest are reduced to a sticky bit."""
         return self.codec.fraction_bits + 1
 
     @property
     def guard(self):
-        """Bits below the last place of the largest elements, used by elements of lower subsets."""
+        """Number of bits below the last place of the largest elements, used by elements of lower subsets."""
         return (1 << self.codec.difference_bits) - 1
 
     @property
@@ -64,12 +64,12 @@ class BlockForm(abc.ABC):
 
     @property
     def factor_bits(self):
-        """Bits of a factor, with sign."""
+        """Number of bits of a factor, with sign."""
         return self.largest.bit_length() + 1
 
     @property
     def total_bits(self):
-        """Bits of a dot product of two blocks, with sign."""
+        """Number of bits of a dot product of two blocks, with sign."""
         return (self.block * self.largest ** 2).bit_length() + 1
 
     @property
@@ -79,12 +79,12 @@ class BlockForm(abc.ABC):
 
     @property
     def scaled_bits(self):
-        """Bits of a dot product of two blocks times the fractions of their scales, with sign."""
+        """Number of bits of a dot product of two blocks times the fractions of their scales, with sign."""
         return self.total_bits
 
     @property
     def scaling(self):
-        """Cycles of the multiplication of a dot product by these fractions."""
+        """Cycles of the multiplication of a dot product by the fractions of both scales."""
         return 0
 
     @property
@@ -104,7 +104,7 @@ class BlockForm(abc.ABC):
 
     @property
     def key_bits(self):
-        """Bits of a key."""
+        """Number of bits of a key."""
         return FP32.exponent_bits
 
     def key(self, opened):
@@ -139,11 +139,11 @@ class MinifloatForm(BlockForm):
 
     @property
     def key_bits(self):
-        """Bits of a key."""
+        """Number of bits of a key."""
         return FP32.exponent_bits + self.codec.rounds_up
 
     def key(self, opened):
-        """An exponent, and where scales are rounded up, a low bit that is set if the number raises it by one."""
+        """Exponent of a number and, if scales are rounded up, a low bit: set if the number raises the scale."""
         if not self.codec.rounds_up:
             return opened.exponent
         return Cat(opened.fraction[-1] & opened.fraction[:-1].any(), opened.exponent)
@@ -240,7 +240,7 @@ class SubsetRounder(wiring.Component):
         window, lost = shift_right(m, Cat(aimed.rest[1:], C(1, 1)), aimed.amount, width=kept + 1)
         shifted = register(m, "shifted", window=Mux(aimed.zero, 0, window),
                            sticky=~aimed.zero & (lost.any() | aimed.rest[0]), sign=aimed.sign, lower=aimed.lower)
-        # Stage 4: round, unless that would take one bit more, and shift by the difference of the subset.
+        # Stage 4: round, unless the result would need one more bit, and shift by the difference of the subset.
         magnitude = Signal(kept)
         up = shifted.window[0] & (shifted.sticky | shifted.window[1]) & ~shifted.window[1:].all()
         m.d.comb += magnitude.eq(shifted.window[1:] + up)

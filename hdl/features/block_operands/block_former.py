@@ -46,14 +46,14 @@ class BlockFormer(wiring.Component):
     A block is 16 or 32 elements of a row of A, or of a column of B, from the first term of a sum on; the last block
     may have fewer, and is filled up with zeros. Beats are stored while the largest exponent of each block is
     determined. They are then read again: all terms of slot 0, then of slot 1, in 16 or 32 cycles each, for any number
-    of terms. Two blocks of each slot are stored, so that the next blocks arrive while these are read.
+    of terms. Two blocks of each slot are stored, so that the next blocks arrive while the current ones are read.
 
     Factors are integers in units of the format's :class:`~hdl.features.block_operands.block_form.BlockForm`. Factors
     of a block of infinities or NaNs have no meaning; its exponent has all ones.
 
     In a beat that is not ``initial`` all rows take part, for any value of ``rows``, and every sum has at least one
     such beat. ``i.ready`` is a function of registers. Factors follow the decision to read a block by :attr:`latency`
-    cycles; it is made in the cycle after the block's last beat was taken, or otherwise in the last cycle of the
+    cycles; the decision is made in the cycle after the block's last beat was taken, or else in the last cycle of the
     previous block.
 
     Parameters

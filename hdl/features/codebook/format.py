@@ -50,15 +50,15 @@ class CentroidTable:
 
     @property
     def table_words(self):
-        """Words of the table in each packet."""
+        """Number of words of the table in each packet."""
         return 0 if self.loaded else self.centroids
 
     def bits(self, count):
-        """Bits of ``count`` weights and their table."""
+        """Number of bits of ``count`` weights and their table."""
         return count * self.index_bits + 32 * self.table_words
 
     def words(self, count):
-        """Words of a packet of ``count`` weights."""
+        """Number of words in a packet of ``count`` weights."""
         return self.table_words + self.index_bits * -(-count // GROUP)
 
 
@@ -218,7 +218,7 @@ class Decoder(wiring.Component):
         Only if loaded and expanded: ``table.centroids`` words. Accepted at any time, and effective immediately.
     o : Out(stream of beat_layout(lanes)), or of beat_layout(lanes, table.index_bits) if not expanded
     table : Out(stream of {data, last})
-        Only if neither loaded nor expanded. A truncated table is output as far as it goes.
+        Only if neither loaded nor expanded. A truncated table is output up to its last word.
     error : Out(1)
         Pulse: this packet is malformed, or a wrong number of words was loaded.
     """

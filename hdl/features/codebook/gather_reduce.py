@@ -57,7 +57,7 @@ class MatrixVector(wiring.Component):
         Pulse: a table did not have ``table.centroids`` words.
     """
 
-    #: Columns that a row needs, in addition to the number of centroids, to avoid a bubble.
+    #: Number of columns that a row needs, in addition to the number of centroids, to avoid a bubble.
     overhead = 5
 
     def __init__(self, *, table, lanes, input_width=16, centroid_width=16, accumulator_width=32):

@@ -14,7 +14,7 @@ __all__ = ["CentroidEncoder"]
 
 
 class CentroidEncoder(wiring.Component):
-    """Encode packets of elements as indices of the nearest centroids; of two equally near, the lower one.
+    """Encode packets of elements as indices of the nearest centroids; ties go to the lower centroid.
 
     Latency is the sum of the latencies of the search and of :class:`hdl.features.codebook.format.Encoder`; throughput
     is one beat per cycle. ``i.ready`` depends combinationally on ``o.ready``.

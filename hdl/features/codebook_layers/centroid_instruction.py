@@ -14,7 +14,7 @@ CENTROID_OPERANDS = ("target", "x", "indices", "start", "table", "gate")
 """Operands in the order of their checks: the target first."""
 
 LINE_BITS = bits_for(1 << SIZE_BITS)
-"""Bits of the number of elements in a line of indices, which may exceed the number of columns."""
+"""Number of bits of the number of elements in a line of indices, which may exceed the number of columns."""
 
 
 def centroid_sizes(instruction):

@@ -58,7 +58,7 @@ class CentroidProduct(wiring.Component):
     multiplications for any number of columns. sim/golden/features/codebook_layers/centroid_product.py
     states the order of sums.
 
-    Eight sums share an adder of seven cycles and its operand register in turn, so that an input is taken, or a term
+    Eight sums take turns with an adder of seven cycles and its operand register, so that an input is taken, or a term
     added, in every cycle. A job without pauses takes :meth:`cycles`. After a reset all sums are cleared first, in
     eight cycles for each of at least eight centroids. ``job.ready`` depends combinationally on ``table.valid``, so
     that no job begins with a partial table; every other ``ready`` is a function of registers.
@@ -261,8 +261,8 @@ class CentroidProduct(wiring.Component):
                     with m.If((slot == SLOTS - 1) & self.i.p.last):
                         m.next = "Start"
 
-            # Starts are stored while the last inputs are added to their sums, which takes as long. All results then
-            # have room.
+            # Starts are stored while the last inputs are added to their sums, which takes equally long. Then there is
+            # room for all results.
             with m.State("Start"):
                 m.d.comb += [starting.eq(~is_gradient & ~results.o.valid), self.rows.ready.eq(starting)]
                 with m.If(is_gradient | (starting & self.rows.valid)):

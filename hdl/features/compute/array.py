@@ -97,7 +97,7 @@ class MacArray(wiring.Component):
     dsps : int
         DSP blocks each unit may use: 4, 2 or 1.
     operands : str
-        Multiplication format of the operands; it must have scalar multiplication.
+        Format of the operands; they must be multiplied one by one, not in blocks.
 
     Members
     -------
@@ -120,12 +120,12 @@ class MacArray(wiring.Component):
 
     @property
     def rows(self):
-        """Rows of units."""
+        """Number of rows of units."""
         return self._rows
 
     @property
     def columns(self):
-        """Columns of units."""
+        """Number of columns of units."""
         return self._columns
 
     @property
@@ -248,7 +248,7 @@ class MacArray(wiring.Component):
         return rounder.o
 
     def _elaborate_drain(self, m, complete, tiles, freed):
-        """Drain complete tiles: two stages that move together, for each row's address and result, and output."""
+        """Drain complete tiles through two stages that move together, for a row's address and for its result."""
         waiting = Signal(range(_BANKS + 1))
         bank = Signal()
         number = Signal(range(SLOTS * self._rows))

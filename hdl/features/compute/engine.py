@@ -21,10 +21,10 @@ from hdl.throttle import RATE_BITS, Throttle
 __all__ = ["BLOCKS", "COLUMNS", "ComputeEngine", "counts_layout", "memory_words"]
 
 BLOCKS = 128
-"""Blocks of a panel of the array."""
+"""Number of blocks of a panel of the array."""
 
 COLUMNS = 64
-"""Maximum columns of a function of rows."""
+"""Maximum number of columns of a function of rows."""
 
 
 def memory_words(config):
@@ -47,7 +47,7 @@ class ComputeEngine(wiring.Component):
 
     A label or row number that is too large is detected while its function runs; the instructions before it have been
     executed by then. In a node with buffer tags, an instruction that reads rows of a buffer overwritten by another
-    buffer is itself executed; the list ends after it.
+    buffer is still executed; the list ends after it.
 
     Parameters
     ----------
@@ -60,12 +60,12 @@ class ComputeEngine(wiring.Component):
         LAYERS, checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
         One event for each command. Its detail is the number of executed instructions, or the number of the
-        invalid instruction; with centroids the former contains, from bit 8 up, the cycles of multiplication in
-        all lanes of their unit, and with READ_DEAD the latter contains the row there.
+        invalid instruction. From bit 8 up, it also contains, with centroids, the cycles in which all lanes of the
+        centroid unit multiply in an executed list and, with READ_DEAD, the row.
     link_reset : In(1)
         Abort a command, possibly half-way through.
     weight_version : In(32)
-        Version in the event.
+        Weight version for the event.
     count : Out(counts_layout())
     gradient_read, weight_read, activation_read, gradient_write, activation_write : memory ports
     activation_written : In(written_signature(rows))

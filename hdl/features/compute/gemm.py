@@ -21,7 +21,7 @@ __all__ = ["Gemm"]
 
 #: Tiles that are announced but not yet drained.
 _TILES = 17
-#: Rows that are requested but not yet received.
+#: Number of rows that are requested but not yet received.
 _REQUESTS = 33
 
 
@@ -30,8 +30,8 @@ class Gemm(wiring.Component):
 
     A job is accepted when none is running, and ends with a cycle of ``done`` when all of C is in the memory. If its
     panels do not fit, nothing is written, and it ends with a cycle of ``bad``, :attr:`checked` cycles after it was
-    accepted. Panels do not fit if one needs more than ``blocks`` blocks, or if there are several with fewer terms, or
-    rows, than a memory row has elements, and lines of an operand run along these. Bases and strides are not checked.
+    accepted. Panels do not fit if one needs more than ``blocks`` blocks, or if there are several along a dimension
+    that memory rows run along, each shorter than a memory row. Bases and strides are not checked.
 
     At most one row is requested per cycle, in this priority: initial values, the gate, operands. Responses come in
     the order of the requests, at any time after them, and never wait.

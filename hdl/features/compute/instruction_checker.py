@@ -35,7 +35,7 @@ GEMM_OPERANDS = ("c", "a", "b", "start", "gate")
 VECTOR_OPERANDS = ("target", "loss", "source", "labels")
 """Operands of a function of rows in the order of their checks: the targets first."""
 
-#: Bits of the sizes and strides of a list.
+#: Number of bits of the sizes and strides of a list.
 _FIELD = 16
 
 
@@ -47,7 +47,7 @@ def _codebook_layers():
 
 
 def checked_layout(rows, lanes, centroids=0, sequences=False, owner_bits=0):
-    """Payload of a checked instruction: its kind, whether it is invalid, the number at fault, its job.
+    """Payload of a checked instruction: its kind, validity, the number of the instruction at fault, and its job.
 
     Only the job of the instruction's kind is valid, and only if the instruction is. The job for centroids exists only
     if there are any, and the job for ROWS only with ``sequences``.
@@ -106,7 +106,7 @@ class InstructionChecker(wiring.Component):
     rows, blocks : int
         Rows of the array, and blocks of its panels.
     columns : int
-        Maximum columns of a function of rows.
+        Maximum number of columns of a function of rows.
     scale_mask : bool
         Whether products can be scaled and masked.
     operands : str

@@ -8,7 +8,7 @@ from hdl.features.compute.loop_nest import SIZE_BITS
 
 __all__ = ["centroid_job_layout", "place_layout", "row_job_layout", "vector_job_layout"]
 
-#: Bits of a stride in a list, in elements.
+#: Number of bits of a stride in a list, in elements.
 _STRIDE_BITS = 16
 
 

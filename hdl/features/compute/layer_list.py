@@ -12,14 +12,14 @@ __all__ = ["BASE_BITS", "CENTROID_BITS", "INSTRUCTION_WORDS", "MAX_INSTRUCTIONS"
            "gemm_layout", "instruction_layout", "operand_layout", "row_layout", "vector_layout"]
 
 INSTRUCTION_WORDS = 16
-"""Words of an instruction in the activation memory (:func:`instruction_layout`)."""
+"""Number of words of an instruction in the activation memory (:func:`instruction_layout`)."""
 
 MAX_INSTRUCTIONS = 64
 """Maximum length of a list in instructions, including its END."""
 
 
 CENTROID_BITS = 4
-"""Bits of the index of a centroid in memory."""
+"""Number of bits of the index of a centroid in memory."""
 
 
 MULTIPLIED_BIT = 8
@@ -28,11 +28,11 @@ of CENTROID; the count of instructions is below it."""
 
 
 BASE_BITS = 20
-"""Bits of the base of an operand, an address of an element."""
+"""Number of bits of the base of an operand, an address of an element."""
 
 
 OWNER_BITS = 8
-"""Bits of the number of an operand's buffer; 0 stands for any buffer."""
+"""Number of bits of the number of an operand's buffer; 0 stands for any buffer."""
 
 
 ROW_BIT = 8
@@ -94,9 +94,9 @@ class RowFunction(enum.IntEnum):
     SOFTMAX_BACK = 4
     """target = gradient of scores, times the factor."""
     GATHER = 5
-    """target = the rows of x with the numbers in y, or start plus these rows."""
+    """target = the rows of x selected by the numbers in y, or start plus these rows."""
     SCATTER = 6
-    """Rows of x are added to the rows of target with the numbers in y."""
+    """Rows of x are added to the target rows selected by the numbers in y."""
     CLEAR = 7
     """target = +0.0."""
 
@@ -124,7 +124,7 @@ def gemm_layout():
     turns each element into +0.0 where the element of the gate, a matrix of the shape of C, is not above zero. The
     factors and ``order`` are described in :func:`hdl.features.compute.loop_nest.job_layout`.
 
-    Before both, ``scaled`` multiplies each element by ``scale``, and ``masked`` then replaces each element that a
+    Before these two, ``scaled`` multiplies each element by ``scale``, and ``masked`` replaces each element that a
     mask does not keep with the ``alternative``. The kinds of mask, from ``triangle`` to ``band``, and its bounds are
     described in :mod:`hdl.masking.mask`; indices refer to C.
     """

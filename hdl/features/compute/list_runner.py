@@ -38,7 +38,7 @@ class ListRunner(wiring.Component):
     rows, blocks : int
         Rows of the array, and blocks of its panels.
     columns : int
-        Maximum columns of a function of rows.
+        Maximum number of columns of a function of rows.
     scale_mask : bool
         Whether products can be scaled and masked.
     operands : str

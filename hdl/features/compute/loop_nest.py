@@ -14,7 +14,7 @@ from hdl.streams.stream import Queue
 __all__ = ["SIZE_BITS", "LoopNest", "Order", "beat_layout", "extents", "fits", "job_layout", "panel_layout",
            "tile_layout"]
 
-#: Bits of the sizes of a product.
+#: Number of bits of the sizes of a product.
 SIZE_BITS = 12
 
 _SLOT_BITS = SLOTS.bit_length() - 1

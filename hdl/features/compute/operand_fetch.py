@@ -25,7 +25,7 @@ class OperandFetch(wiring.Component):
 
     For each announcement A is read first, then B. A panel is read line by line, and each line from left to right, as
     far as rows, columns and terms exist; a memory row is a row of a block if lines run along k, and otherwise a
-    column. An operand of ONES gives the rows of a matrix stored as its transposition specifies, without reads.
+    column. For an operand of ONES, the same rows are output, filled with 1.0 and without reads.
 
     The first row of a panel is requested :attr:`planned` cycles after the panel is announced, and then one per cycle;
     the next panel is planned meanwhile. A row is sent to its buffer in the cycle after its response. Responses never

@@ -101,17 +101,17 @@ class PanelBuffer(wiring.Component):
 
     @property
     def lanes(self):
-        """Elements of a memory row."""
+        """Number of elements in a memory row."""
         return self._lanes
 
     @property
     def width(self):
-        """Elements of a read."""
+        """Number of elements in a read."""
         return self._width
 
     @property
     def blocks(self):
-        """Blocks of a panel."""
+        """Number of blocks in a panel."""
         return self._blocks
 
     def elaborate(self, platform):

@@ -16,7 +16,7 @@ from hdl.floating.stages import leading_zeros, register, shift_left
 
 __all__ = ["ProgramLane", "control_layout", "row_values_layout", "step_layout"]
 
-#: Bits of a count.
+#: Number of bits of a count.
 _COUNT_BITS = 8
 
 

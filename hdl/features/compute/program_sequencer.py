@@ -25,7 +25,7 @@ class ProgramSequencer(wiring.Component):
     Parameters
     ----------
     columns : int
-        Maximum columns.
+        Maximum number of columns.
     sequences : bool
         Whether a program can end with the totals of rows.
 

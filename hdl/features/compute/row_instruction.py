@@ -30,7 +30,7 @@ ROW_USES = {
 }
 """Functions that use an operand; ``third`` is used only if there is a start, and the target always."""
 
-#: Bits that encode the functions; the bits above them must be 0.
+#: Number of bits that encode the functions; the bits above them must be 0.
 _FUNCTION_BITS = exact_log2(len(RowFunction))
 
 
@@ -49,7 +49,7 @@ def row_malformed(instruction, sizes, large, *, columns):
     sizes, large : mapping of str to Value
         Sizes, and whether each is too large.
     columns : int
-        Maximum columns.
+        Maximum number of columns.
     """
     counts = _among(instruction, TABLES) & (large["count"] | (sizes["count"] == 0))
     begins = Mux(instruction.started, ~_among(instruction, STARTED), _among(instruction, (RowFunction.ADD,)))
@@ -68,7 +68,7 @@ def row_operands(instruction, sizes):
     """
     rows, columns, count = sizes["rows"], sizes["columns"], sizes["count"]
     gathers, scatters, numbers = (_among(instruction, functions) for functions in (TABLES[:1], TABLES[1:], TABLES))
-    vectors = ("deviation", "scale", "shift")  # have one row, and no stride
+    vectors = ("deviation", "scale", "shift")  # each has one row and no stride
     heights = {**dict.fromkeys(vectors, 1), "x": Mux(gathers, count, rows), "target": Mux(scatters, count, rows)}
     widths = {"deviation": rows, "y": Mux(numbers, 1, columns)}
     used = {name: _among(instruction, functions) for name, functions in ROW_USES.items()}
@@ -77,7 +77,7 @@ def row_operands(instruction, sizes):
     checks = []
     for name in ROW_OPERANDS:
         stride = 0 if name in vectors else instruction[f"stride_{name}"]
-        # These may share the rows of results, except for a table, which is read in any order.
+        # `x` and `start` may share the rows of results, except for a table, which is read in any order.
         same, third = ((instruction[f"stride_{name}"] == instruction[f"stride_{target}"])
                        if name in ("x", "start") else 0
                        for target in ("target", "third"))

@@ -82,7 +82,7 @@ class RowLoader(wiring.Component):
         return m
 
     def _elaborate_requests(self, m, job, begin, asking):
-        """Request the memory rows of all rows."""
+        """Request the memory rows of all rows of the matrix."""
         lane_bits = self._lanes.bit_length() - 1
         job_in = self.job.payload
         source_row = Signal(range(self._memory_rows), reset_less=True)  # memory row of the elements

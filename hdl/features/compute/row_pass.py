@@ -15,15 +15,15 @@ class Load(enum.IntEnum):
     X = 0
     Y = 1
     START = 2
-    """Present only if the function is started."""
+    """Read only if the function is started."""
     SCALE = 3
     SHIFT = 4
     DEVIATION = 5
     NUMBERS = 6
     TABLE = 7
-    """Rows of x at the row numbers, in the buffer of x."""
+    """Rows of x selected by the row numbers, stored in the buffer of x."""
     TARGET = 8
-    """Rows of the target at the row numbers, in the buffer of ``start``."""
+    """Rows of the target selected by the row numbers, stored in the buffer of ``start``."""
     END = 9
     """No further operand."""
 
@@ -34,10 +34,10 @@ class Store(enum.IntEnum):
     TARGET = 0
     SECOND = 1
     THIRD = 2
-    """Present only if the function is started."""
+    """Written only if the function is started."""
     DEVIATION = 3
     SCATTERED = 4
-    """Rows of the target at the row numbers."""
+    """Rows of the target selected by the row numbers."""
     END = 5
     """No further result."""
 
@@ -58,7 +58,7 @@ class B(enum.IntEnum):
     NOTHING = 0
     """-0.0, which leaves every number unchanged."""
     START = 1
-    """Start, or nothing if the function is not started."""
+    """The start operand, or nothing if the function is not started."""
     SUM = 2
     """Sum of the row, negated."""
     SCALAR = 3
@@ -71,14 +71,14 @@ class C(enum.IntEnum):
     ONE = 0
     Y = 1
     SAME = 2
-    """The sum itself."""
+    """The sum ``a + b`` itself."""
     SCALE = 3
     FACTOR = 4
     DEVIATION = 5
     SECOND_SCALAR = 6
     """Second scalar of the row, negated."""
     ONE_AND_Y = 7
-    """1.0 for the first one of two sums, then y."""
+    """1.0 for the first of two sums, and y for the second."""
 
 
 class D(enum.IntEnum):
@@ -86,7 +86,7 @@ class D(enum.IntEnum):
 
     NOTHING = 0
     START = 1
-    """Start, or nothing if the function is not started."""
+    """The start operand, or nothing if the function is not started."""
     WORK = 2
     SHIFT = 3
     EPSILON = 4
@@ -99,7 +99,7 @@ class After(enum.IntEnum):
     RESULTS = 1
     """Results of the previous pass are stored."""
     SUMS = 2
-    """Sums of the latest pass that produced any are stored, too."""
+    """Results of the previous pass, and sums of the latest pass that produced sums, are stored."""
     ROOTS = 3
     """Reciprocals of deviations arrive, one row after another."""
 

@@ -19,7 +19,7 @@ from hdl.floating.stages import register
 __all__ = ["SCATTERED", "RowReader", "block_members"]
 
 SCATTERED = 16
-"""Maximum rows of a block of SCATTER."""
+"""Maximum number of rows of a block of SCATTER."""
 
 _STEPS = range(max(map(len, LOADS.values())) + 1)
 

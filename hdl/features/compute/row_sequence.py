@@ -27,7 +27,7 @@ def row_sequence_layout(rows, most, lanes, tag):
 
 
 def step_layout(rows, most, lanes, tag):
-    """Payload of a step: the memory row, its elements inside, and whether it is the sequence's ``last``."""
+    """Payload of a step: the memory row, which of its elements are inside, and whether it is the ``last`` row."""
     return data.StructLayout({
         "row": range(rows), "line": range(most), "group": range(most), "keep": lanes, "last": 1,
         **tagged(tag)})

@@ -28,7 +28,7 @@ class RowSequencer(wiring.Component):
     latency : int
         Cycles from the control of an element to its result.
     sums : int
-        Cycles from there to the sum of its row.
+        Cycles from the result of an element to the sum of its row.
     frame : int
         Cycles from a sum to the next one of the same row.
 

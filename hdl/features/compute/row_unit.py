@@ -41,7 +41,7 @@ class RowUnit(wiring.Component):
     pass begins while its operands are still being read. A row is written after it was read, so a target may have the
     address of x or start.
 
-    A row of GATHER with an invalid number is +0.0, and such a row of SCATTER is skipped; ``bad`` is high in the cycle
+    For an invalid number, the row of GATHER is +0.0, and the row of SCATTER is skipped; ``bad`` is high in the cycle
     of ``done``. A job with no rows, with no columns or too many of them, or with an unknown function, is rejected:
     ``bad`` and ``done`` are high :attr:`checked` cycles after it was accepted, and nothing is read or written.
 
@@ -55,7 +55,7 @@ class RowUnit(wiring.Component):
     memory_rows : int
         Rows of the largest memory.
     columns : int
-        Maximum columns: a power of two, and at least two memory rows.
+        Maximum number of columns: a power of two, and at least two memory rows.
     dsps : int
         DSP blocks the multiplier of a lane may use: 4, 2 or 1.
     owner_bits : int

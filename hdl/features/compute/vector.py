@@ -61,7 +61,7 @@ class VectorUnit(wiring.Component):
     units : int
         Multiply-add pipelines: 2 or 4.
     columns : int
-        Maximum columns: a power of two of at least 2.
+        Maximum number of columns: a power of two of at least 2.
     dsps : int
         DSP blocks each pipeline may use: 4, 2 or 1.
     interval : int

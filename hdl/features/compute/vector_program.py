@@ -76,7 +76,7 @@ class Take(enum.IntEnum):
 
     NOTHING = 0
     ELEMENT = 1
-    """The result replaces the elements of the matrix with which the finished pass of the loop began."""
+    """The results replace the elements with which the completed iteration of the loop began."""
     CHOSEN = 2
     """Difference of the row, if the element is at the row's label."""
     TOTAL = 3

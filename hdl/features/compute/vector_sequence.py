@@ -21,7 +21,7 @@ class VectorSequence(wiring.Component):
     units : int
         Memories: 2 or 4.
     columns : int
-        Maximum columns.
+        Maximum number of columns.
 
     Members
     -------

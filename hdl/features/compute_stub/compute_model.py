@@ -57,7 +57,7 @@ class ComputeModel(wiring.Component):
     link_reset : In(1)
         Abort a command, possibly half-way through.
     weight_version : In(32)
-        Version in the event.
+        Weight version for the event.
     count : Out(counts_layout())
     gradient_read, gradient_write : memory ports
     throttle : In(16)

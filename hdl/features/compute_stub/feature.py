@@ -1,4 +1,4 @@
-"""The operation COMPUTE, which takes the time of a computation, see docs/compute/stub.md."""
+"""The operation COMPUTE, which simulates the duration of a computation, see docs/compute/stub.md."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ __all__ = ["FEATURE", "ComputeStub", "ComputeStubFeature"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComputeStub(Section):
-    """The operation COMPUTE, which only takes the time of a computation, see docs/compute/stub.md.
+    """The operation COMPUTE, which only simulates the duration of a computation, see docs/compute/stub.md.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ class FarGuard(wiring.Component):
     to the far memory.
 
     Requests pass in the same cycle as without a guard, and answers :attr:`latency` cycle later. A write
-    of a row outside is accepted immediately and dropped. A read of such a row is accepted when no answer is pending,
+    of a row outside is accepted immediately and dropped; a read of one is accepted when no answer is pending,
     and answered with zeros in the next cycle.
 
     Answers to requests made before a link reset are dropped, and reads wait until all of them have arrived: the far
@@ -26,7 +26,7 @@ class FarGuard(wiring.Component):
     rows, lanes : int
         Rows of the far memory, and elements in each.
     outstanding : int
-        Maximum rows that the engine requests ahead.
+        Maximum number of rows that the engine requests ahead.
 
     Members
     -------
@@ -35,7 +35,7 @@ class FarGuard(wiring.Component):
     far : Out(far_signature(rows, lanes))
     link_reset : In(1)
     stray : Out(1)
-        One cycle ago, a row outside was requested, or was to be written.
+        One cycle ago, a row outside the window was to be read or written.
     owes : Out(1)
         Answers of the far memory are pending.
     """

@@ -16,7 +16,7 @@ from hdl.streams.stream import Queue
 __all__ = ["OUTSTANDING", "FarMemories"]
 
 OUTSTANDING = 65
-"""Maximum number of rows that the far memory owes."""
+"""Maximum number of rows requested from the far memory and not yet answered."""
 
 
 class FarMemories(wiring.Component):
@@ -32,8 +32,8 @@ class FarMemories(wiring.Component):
     ``abandon`` is dropped when it arrives, and the group's next read waits for that: no reader gets an answer that it
     requested before it was reset.
 
-    The far memory is silent once it has accepted no request and given no answer for ``timeout`` cycles although it
-    should, until it responds. Meanwhile the host does not wait: its reads are answered with zeros, in order, and its
+    The far memory is silent once it has accepted no waiting request and given no pending answer for ``timeout``
+    cycles, until it responds. Meanwhile the host does not wait: its reads are answered with zeros, in order, and its
     writes are dropped. Engines wait, and have their own time-outs. During silence ``link_reset`` drops the pending
     rows, and withdraws a read; a granted write remains.
 
@@ -69,7 +69,7 @@ class FarMemories(wiring.Component):
     <memory>_window : In(window_layout(words))
         Only if guarded.
     strays : Out(queues)
-        Only if guarded: queues with a command that has read or written outside, one cycle ago.
+        Only if guarded: queues with a command that read or wrote outside its window in the previous cycle.
     """
 
     latency = 2
@@ -113,7 +113,7 @@ class FarMemories(wiring.Component):
         answers, guarded, outside = far.response, self._owners is not None, Signal()
         if guarded:
             self._outside = [[] for _ in range(len(self.strays))]
-            # An answer for a row outside is the only pending one, and comes one cycle after its grant.
+            # An answer for a row outside the window is the only pending one, and comes one cycle after its grant.
             answers |= outside
         m.submodules.owners = owners = ResetInserter(forget)(
             Queue(shape=range(len(readers)), depth=OUTSTANDING, block=False))
@@ -224,14 +224,14 @@ class FarMemories(wiring.Component):
         return guard
 
     def _tell(self, accesses):
-        """Record accesses outside, by queue."""
+        """Record accesses outside the window, by queue."""
         for queue in range(len(self.strays)):
             self._outside[queue] += [access for access, owner in accesses if owner == queue]
 
     def _request(self, m, free, forget, reads, read_row, inside=None, request=None):
         """Make the next request, a write or the read of a row; return whether it is the read. In guarded memories a
         row that is not ``inside`` is not requested."""
-        far, latest, read_goes, write_goes = self.far, Signal(), Signal(), Signal()  # latest: it was a write
+        far, latest, read_goes, write_goes = self.far, Signal(), Signal(), Signal()  # latest: whether it was a write
         writers = []
         for name, base in self._bases():
             *engine_ports, last = getattr(self, f"{name}_write")

@@ -17,7 +17,7 @@ from hdl.streams.stream import Queue, connect_stream
 __all__ = ["OUTSTANDING", "Mover", "counts_layout"]
 
 OUTSTANDING = 32
-"""Maximum rows that are read from the far memory and not yet written to the near one."""
+"""Maximum number of rows that are read from the far memory and not yet written to the near one."""
 
 
 def counts_layout():
@@ -53,7 +53,7 @@ class Mover(wiring.Component):
         Abort a command, possibly half-way through.
     timeout : In(32)
     weight_version : In(32)
-        Version in the event.
+        Weight version for the event.
     count : Out(counts_layout())
     activation_read, activation_write : memory ports
     far : Out(far_signature(rows, lanes))

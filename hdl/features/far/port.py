@@ -9,7 +9,7 @@ __all__ = ["far_signature"]
 def far_signature(rows, lanes):
     """Port of a far memory, as seen by a node.
 
-    A request is taken where ``valid`` and ``ready`` are high, and requests take effect in this order. Each read
+    A request is taken when ``valid`` and ``ready`` are high, and requests take effect in the order taken. Each read
     is answered later, in order, after any number of cycles; answers cannot be refused, so a node
     requests only rows that it has room for. A request that waits may be withdrawn.
 

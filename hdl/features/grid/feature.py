@@ -19,7 +19,7 @@ class Grid(Topology):
     Parameters
     ----------
     max_nodes : int
-        Maximum nodes of a ring, 1 to 16.
+        Maximum number of nodes of a ring, 1 to 16.
     """
 
     ports: ClassVar[int] = 2

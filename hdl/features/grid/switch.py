@@ -1,6 +1,6 @@
 """Switch between the ports of a node and its link ends.
 
-Each output port is off, or driven by the node or by an input port. Nodes can thus be left out of a ring, and rings
+Each output port is off, or driven by the node or by an input port. Nodes can thus be omitted from a ring, and rings
 can bypass nodes; settings change while no word moves.
 """
 
@@ -26,14 +26,14 @@ class LinkSwitch(wiring.Component):
     """Route the wires of links to and from the ports of a node.
 
     All wires of ``ring_o``, and the return wires of ``ring_i``, are registers: words take :attr:`latency` cycles from
-    port to port by bypass, and from the transmitter to a port, as do return wires from port to port, and from a
+    port to port by bypass and from the transmitter to a port; so do return wires, from port to port and from a
     receiver to a port. All other wires reach receivers and the transmitter without delay.
 
     Wires other than ``valid`` change only with a word. Wires of a port that is off do not change, nor do return wires
     of a port without a listener; such a port drops arriving words.
 
-    An input port can serve a bypass to one port, or a receiver; if a setting has several uses, it serves the bypass
-    to the lower port, and never a receiver as well. A setting must change only while no word moves at any port.
+    An input port can serve a bypass to one port, or a receiver; if a setting uses it repeatedly, it serves the bypass
+    to the lower port, and no receiver. A setting must change only while no word moves at any port.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ from hdl.section import Flag, Part, Section, Words, option
 
 __all__ = ["FEATURE", "Int16Config", "Int16Feature", "Int16Memories"]
 
-#: Elements of a memory: one SB_SPRAM256KA of an iCE40 UP.
+#: Number of elements in a memory, which is one SB_SPRAM256KA of an iCE40 UP.
 _MAX_WORDS = 1 << 14
 
 

@@ -12,7 +12,7 @@ from hdl.masking.mask import INDEX_BITS, KINDS
 
 __all__ = ["JOB_ELEMENTS", "Masker", "mask_cycles"]
 
-#: Memory elements per job.
+#: Number of memory elements per job.
 JOB_ELEMENTS = mask_job_layout().size // WIDTH
 
 

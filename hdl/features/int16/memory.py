@@ -13,14 +13,14 @@ __all__ = ["WIDTH", "ElementMemory", "HostAccess", "port_signature"]
 #: Bits per element.
 WIDTH = 16
 
-#: Elements in a single-port memory of an iCE40 UP.
+#: Number of elements in a single-port memory of an iCE40 UP.
 _SPRAM_WORDS = 1 << 14
 
 
 def port_signature(words):
     """User's side of a memory port, which accesses an element in each cycle with ``en`` and ``ready`` high.
 
-    The element is written, or read: then it is on ``q`` from the next cycle until the one after the next access.
+    The element is written or read. A read element is on ``q`` from the next cycle to the one after the next access.
     """
     return wiring.Signature({
         "en": Out(1),

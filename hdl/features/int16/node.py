@@ -89,7 +89,7 @@ class Int16Node(wiring.Component):
         return m
 
     def _connect(self, m, queue, registers, memories, units):
-        """Connect the engines; the memories and the queue belong to the engine with a true condition."""
+        """Connect the engines; the engine with a true condition uses the memories and the queue."""
         counts = {}
         for (engine, unit), active in units:
             joined = [(at(unit, path), memories[name]) for name, paths in engine.reads.items() for path in paths]

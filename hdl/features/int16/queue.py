@@ -49,7 +49,7 @@ class CommandQueue(wiring.Component):
     config : NodeConfig
         An :class:`~hdl.features.int16.feature.Int16Config`.
     operations : tuple of OperationDescription
-        Operations of the node. Each base is in the same memory for all. An operation with a list at
+        Operations of the node. Each base is in the same memory in all of them. An operation with a list at
         ``weight_base`` has another list at ``state_base``, and no other operation uses that base.
 
     Members

@@ -63,7 +63,7 @@ class Encoder(wiring.Component):
 
     @property
     def words(self):
-        """Words in a beat of the output."""
+        """Number of words in a beat of the output."""
         return self._words
 
     @property
@@ -147,7 +147,7 @@ class Decoder(wiring.Component):
 
     @property
     def words(self):
-        """Words in a beat of the input."""
+        """Number of words in a beat of the input."""
         return self._words
 
     @property

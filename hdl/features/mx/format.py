@@ -50,7 +50,7 @@ from hdl.floating.format import BF16, FP32
 __all__ = ["BIAS", "ONES", "RANDOM_BITS", "STATE_BITS", "WORD", "BlockCodec", "Rounding", "block_layout",
            "check_among", "check_codec", "check_integer", "check_power", "choice_port", "random_state"]
 
-#: Bits of a word.
+#: Number of bits of a word.
 WORD = 32
 
 #: Random bits per element of stochastic rounding.
@@ -125,27 +125,27 @@ class BlockCodec:
 
     @property
     def code_bits(self):
-        """Bits of an element."""
+        """Number of bits of an element."""
         return 1 + self.magnitude_bits
 
     @property
     def subsets(self):
-        """Differences in a block."""
+        """Number of differences in a block."""
         return self.block // self.subset if self.difference_bits else 0
 
     @property
     def header_bits(self):
-        """Bits of a block's exponent and differences."""
+        """Number of bits of a block's exponent and differences."""
         return self.exponent_bits + self.subsets * self.difference_bits
 
     @property
     def block_bits(self):
-        """Bits of a block."""
+        """Number of bits of a block."""
         return self.header_bits + self.block * self.code_bits
 
     @property
     def block_words(self):
-        """Words of a block, possibly not a whole number."""
+        """Number of words of a block, possibly fractional."""
         return self.block_bits / WORD
 
     @property
@@ -155,11 +155,11 @@ class BlockCodec:
 
     @property
     def nan(self):
-        """Exponent of a block that is NaN, as stored."""
+        """Stored exponent of a NaN block."""
         return (1 << self.exponent_bits) - 1
 
     def words(self, count):
-        """Words of a packet of ``count`` elements."""
+        """Number of words in a packet of ``count`` elements."""
         return -(-(-(-count // self.block) * self.block_bits) // WORD)
 
     def _check_block(self):

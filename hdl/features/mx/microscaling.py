@@ -70,12 +70,12 @@ class Microscaling(BlockCodec):
 
     @property
     def magnitude_bits(self):
-        """Bits of a magnitude."""
+        """Number of bits of a magnitude."""
         return self.element.value[0] + self.fraction_bits
 
     @property
     def fraction_bits(self):
-        """Bits of a magnitude below its field."""
+        """Number of bits of a magnitude below its field."""
         return self.element.value[1]
 
     @property

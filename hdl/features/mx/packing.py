@@ -14,7 +14,7 @@ __all__ = ["Packer", "Unpacker", "check_words", "min_words", "positions"]
 
 
 def positions(codec, lanes):
-    """Start positions of beats in a word, the bits of each beat, and the maximum words that one completes."""
+    """Start positions of beats in a word, the bits of each beat, and the maximum number of words it completes."""
     beats = codec.block // lanes
     sizes = [codec.header_bits * (beat == 0) + lanes * codec.code_bits for beat in range(beats)]
     start, words, seen = 0, 1, []
@@ -28,25 +28,25 @@ def positions(codec, lanes):
 
 
 def min_words(codec, lanes):
-    """Words that a beat with the header of its block takes."""
+    """Number of words that a beat takes if it contains the header of its block."""
     return -(-(codec.header_bits + lanes * codec.code_bits) // WORD)
 
 
 def _together(codec, among, lanes):
     """:func:`positions` of formats to choose from: all starts, sizes of first and further beats by format, and the
-    maximum words."""
+    maximum number of words."""
     formats = [positions(option, lanes) for option in among or [codec]]
     return (sorted({start for starts, _, _ in formats for start in starts}),
             [(sizes[0], sizes[-1]) for _, sizes, _ in formats], max(words for _, _, words in formats))
 
 
 def _of(unit, values):
-    """The value for the chosen format, or for the only one."""
+    """Select the value for the chosen format, or return the only value."""
     return values[0] if len(values) == 1 else Array(values)[unit.choice]
 
 
 def check_words(words, least):
-    """Return the words in a beat, at least the necessary number, and by default this number."""
+    """Return the number of words in a beat: at least the necessary number, which is the default."""
     if words is None:
         return least
     if not isinstance(words, int) or words < least:
@@ -92,7 +92,7 @@ class Packer(wiring.Component):
 
     @property
     def words(self):
-        """Words in a beat of the output."""
+        """Number of words in a beat of the output."""
         return self._words
 
     def elaborate(self, platform):
@@ -197,7 +197,7 @@ class Unpacker(wiring.Component):
 
     @property
     def words(self):
-        """Words in a beat of the input."""
+        """Number of words in a beat of the input."""
         return self._words
 
     def elaborate(self, platform):
@@ -213,7 +213,7 @@ class Unpacker(wiring.Component):
         # The words that were taken last, the used part of them, and whether they are a packet's last.
         held = Signal(row, reset_less=True)
         whole = row // unit
-        used = Signal(range(max(whole, 2)), init=whole - 1)  # less one: words that are used up have `whole`
+        used = Signal(range(max(whole, 2)), init=whole - 1)  # minus one; `whole` when all words are used up
         ended = Signal()
         count = Signal(range(self._words + 1))
 

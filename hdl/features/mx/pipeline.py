@@ -9,7 +9,7 @@ __all__ = ["Pipeline"]
 
 #: Maximum delay in steps that uses flip-flops.
 _SHORT = 8
-#: Rows of one column of LUT memory.
+#: Number of rows of one column of LUT memory.
 _LUT_ROWS = 16
 
 

@@ -40,7 +40,7 @@ def _saturated(value, width):
 
 
 def _levels(codec, lanes):
-    """Steps of the comparisons within a beat, and whether there is one from beat to beat."""
+    """Steps of the comparisons within a beat, and whether there is a comparison from beat to beat."""
     return lanes.bit_length() - 1, codec.block > lanes or codec.lowest > 0
 
 
@@ -97,7 +97,7 @@ class Quantizer(wiring.Component):
 
     @property
     def beats(self):
-        """Beats of a block."""
+        """Number of beats of a block."""
         return self._codec.block // self._lanes
 
     @property
@@ -324,7 +324,7 @@ class Quantizer(wiring.Component):
                     f"aimed_{lane}", amount=Mux(negative, ~field[:places], 0), negative=negative, sign=sign,
                     fraction=fraction, sticky=sticky, zero=far | ~own.any(),
                     base=Mux(negative, 0, field[:base_bits]))
-                # One bit for being below the smallest normal number at all, and the number given by the complement.
+                # A number below the smallest normal one is shifted by one bit, and by the complement of its field.
                 opened = Cat(C(0, wanted - kept), aimed.fraction, C(1, 1))
                 window_in = Signal(wanted + 1, name=f"lowered_{lane}")
                 m.d.comb += window_in.eq(Mux(aimed.negative, opened[1:], opened))
@@ -384,7 +384,7 @@ class Quantizer(wiring.Component):
         return m
 
     def _chosen(self, m, width, values):
-        """Choose the value for the chosen format."""
+        """Select the value for the chosen format."""
         value = Signal(width, name="chosen")
         m.d.comb += value.eq(Array(values)[self.choice])
         return value

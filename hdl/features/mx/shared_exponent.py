@@ -45,12 +45,12 @@ class SharedExponent(BlockCodec):
 
     @property
     def magnitude_bits(self):
-        """Bits of a magnitude."""
+        """Number of bits of a magnitude."""
         return self.mantissa_bits
 
     @property
     def fraction_bits(self):
-        """Bits of a magnitude below its highest."""
+        """Number of bits of a magnitude below its highest."""
         return self.mantissa_bits - 1
 
     @property

@@ -14,12 +14,12 @@ __all__ = ["find_element"]
 #: 6.
 _STARTS = (0, 0, 1, 2, 4, 6, 7)
 _TOP = len(_STARTS) - 1
-#: Indices of quotients from 0.25 on and from 0.5 on, in powers of two from there.
+#: Indices of the powers of two that begin at the quotients 0.25 and 0.5.
 _QUARTER, _HALF = 1, 2
 
 
 def find_element(m, pipeline, name, key, base, fraction):
-    """Round a magnitude relative to a scale, two steps later.
+    """Round a magnitude relative to a scale; the result is available two steps later.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""NVFP4 as operands of products in blocks."""
+"""NVFP4 as an operand format for products in blocks."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -25,7 +25,7 @@ class ScaledForm(BlockForm):
 
     @property
     def places(self):
-        """Binary places of the smallest element."""
+        """Number of binary places of the smallest element."""
         return 1
 
     @property
@@ -40,12 +40,12 @@ class ScaledForm(BlockForm):
 
     @property
     def scaled_bits(self):
-        """Bits of a dot product of two blocks times the fractions of their scales, with sign."""
+        """Number of bits of a dot product of two blocks times the fractions of their scales, with sign."""
         return (self.block * self.largest ** 2 * 15 ** 2).bit_length() + 1
 
     @property
     def scaling(self):
-        """Cycles of the multiplication of a dot product by these fractions."""
+        """Cycles of the multiplication of a dot product by the fractions of both scales."""
         return 1
 
     @property
@@ -55,7 +55,7 @@ class ScaledForm(BlockForm):
 
     @property
     def key_bits(self):
-        """Bits of a key."""
+        """Number of bits of a key."""
         return KEY.size
 
     def key(self, opened):

@@ -11,7 +11,7 @@ from hdl.floating.stages import shift_right
 __all__ = ["KEY", "ORIGIN", "find_scale", "open_scale"]
 
 #: A magnitude reduced to the relevant bits: no threshold of a scale or an element has more than seven significant
-#: bits, so six bits of the fraction and whether there are ones below are enough. As integers, keys have the order
+#: bits, so six bits of the fraction and a flag for ones below them are enough. As integers, keys have the order
 #: of the magnitudes.
 KEY = StructLayout({"rest": 1, "fraction": 6, "exponent": 8})
 
@@ -20,7 +20,7 @@ ORIGIN = 120
 
 
 def find_scale(m, pipeline, largest, power):
-    """Round the largest magnitude of a block, as a key, to its scale, two steps later.
+    """Round the largest magnitude of a block, as a key, to its scale, which is available two steps later.
 
     With a significand of X / 64, a sixth of the magnitude has the significand X / 48, or X / 96 from 96 on, and its
     five highest bits come from a table of 64. They are shifted right if the scale is below 2 ** -6.

@@ -9,7 +9,7 @@ from hdl.section import Flag, Integer, OneOf, Section, option
 
 __all__ = ["FEATURE", "Programs", "ProgramsFeature"]
 
-#: Maximum commands of a program: counts of commands are compared modulo 2^16.
+#: Maximum number of commands of a program: counts of commands are compared modulo 2^16.
 _MAX_COMMANDS = 1024
 
 
@@ -22,7 +22,7 @@ class Programs(Section):
     Parameters
     ----------
     depth : int
-        Commands of each program, 1 to 1,024.
+        Maximum number of commands in each program, 1 to 1,024.
     banks : int
         Banks of programs: 1, or 2 for a node that receives the programs of a later set while a set runs:
         docs/program.md.
@@ -39,7 +39,7 @@ class Programs(Section):
     move_queue: bool = option(False, Flag())
 
     def make_memory(self, queues):
-        """Create the memory of the programs of ``queues`` queues."""
+        """Create the memory for the programs of ``queues`` queues."""
         from hdl.features.programs.program_memory import ProgramMemory
 
         return ProgramMemory(queues=queues, depth=self.depth, banks=self.banks)

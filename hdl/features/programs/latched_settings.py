@@ -32,7 +32,7 @@ class LatchedSettings(wiring.Component):
         LATCH.
     event : Out(stream of event_layout())
     weight_version : In(32)
-        Version in the event.
+        Weight version for the event.
     count : Out(counts_layout())
     settings : In(settings_layout())
     running : In(1)

@@ -38,7 +38,7 @@ class BanksSignature(wiring.Signature):
     ask : Out(1)
         High for the one cycle that judges an edit.
     verdict : In(Status)
-        In the same cycle; with OK the edit is accepted.
+        Verdict in the same cycle; with OK, the edit is accepted.
     run : Out(run_layout())
         Next run; held until it has begun.
     loaded : In(1)

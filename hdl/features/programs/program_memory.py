@@ -34,9 +34,9 @@ class ProgramMemory(wiring.Component):
     Parameters
     ----------
     queues : int
-        Queues; between 1 and 3.
+        Number of queues: 1 to 3.
     depth : int
-        Commands of a program; between 1 and 1,024.
+        Maximum number of commands in a program: 1 to 1,024.
     banks : int
         1 or 2.
 

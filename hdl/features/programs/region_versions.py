@@ -40,7 +40,7 @@ class RegionVersions(wiring.Component):
     head : In(region_layout())
         Region of the next command to start.
     number : In(16)
-        Passes before the command's pass, since the clearing.
+        Number of passes between the last ``clear`` and the command's pass.
     begun : In(1)
         An update of region ``update`` begins; there is one at a time.
     ended : In(1)
@@ -77,7 +77,7 @@ class RegionVersions(wiring.Component):
         depth = 2 * (self._regions + 1)
         m.submodules.memory = memory = Memory(shape=16, depth=depth, init=[])
         read, write = memory.read_port(domain="comb"), memory.write_port()
-        address = Signal(range(depth))  # address of the version that the update makes
+        address = Signal(range(depth))  # address of the version that the update produces
         following = Signal(16)
         swept = Signal(range(depth))
 

@@ -34,10 +34,10 @@ MULTIPLIER_BITS = 16
 """Bits per multiplier, unsigned."""
 
 SHIFT_BITS = 6
-"""Bits of the shift amount in hardware."""
+"""Number of bits of the shift amount in hardware."""
 
 SHIFT_MAX = 47
-"""Largest shift: every product shifted by it is 0 or, rounded up, 1."""
+"""Largest useful shift: a product shifted by this amount is 0 or, if rounded up, 1."""
 
 
 class Variant(enum.StrEnum):
@@ -55,4 +55,4 @@ class Form(enum.StrEnum):
     ADJUSTED = "adjusted"
     """A * X: a multiplier is one bit wider than a code."""
     SEPARATE = "separate"
-    """Q * X and the sum of X, and one more multiplication per output, by Z."""
+    """Q * X, and the sum of X, which is multiplied by Z once per output."""

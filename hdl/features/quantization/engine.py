@@ -312,7 +312,7 @@ class InferenceEngine(wiring.Component):
     link_reset : In(1)
         Abort a command, possibly half-way through.
     weight_version : In(32)
-        Version in the event.
+        Weight version for the event.
     count : Out(counts_layout())
     gradient_read : array of 2 memory ports
         Ports for inputs, and for parameters.

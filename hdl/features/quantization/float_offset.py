@@ -18,10 +18,10 @@ from hdl.streams.stream import check_lanes
 
 __all__ = ["FloatOffset", "IntegerOffset"]
 
-#: Bits of a sum of inputs, signed or not.
+#: Number of bits of a sum of inputs, signed or not.
 _INPUT_SUM_BITS = 24
 
-#: Bits of a rounded output before it is limited.
+#: Number of bits of a rounded output before it is limited.
 _ROUNDED_BITS = 10
 
 
@@ -144,7 +144,7 @@ def _limited(value, relu):
 
 
 class IntegerOffset(wiring.Component):
-    """Compute the same outputs with integer offsets, by a node's units without stalls, for comparison.
+    """Compute the same outputs with integer offsets, with a node's units and without stalls, for comparison.
 
     Parameters
     ----------

@@ -8,10 +8,10 @@ from hdl.features.quantization.arithmetic import ACCUMULATOR_BITS, MULTIPLIER_BI
 __all__ = ["LAYER_WORDS", "OUTPUT_WORDS", "layer_layout", "output_parameter_layout"]
 
 LAYER_WORDS = 8
-"""Words of a layer in the weight memory (:func:`layer_layout`)."""
+"""Number of words of a layer in the weight memory (:func:`layer_layout`)."""
 
 OUTPUT_WORDS = 2
-"""Words of the parameters of an output in the gradient memory (:func:`output_parameter_layout`)."""
+"""Number of words of the parameters of an output in the gradient memory (:func:`output_parameter_layout`)."""
 
 
 def layer_layout():

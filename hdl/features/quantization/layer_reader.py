@@ -13,7 +13,7 @@ __all__ = ["INPUT_ROWS", "LayerReader", "checked_layer_layout", "flags_layout"]
 INPUT_ROWS = 256
 """Maximum memory rows for the inputs of a sample."""
 
-#: Bits of the numbers in a layer's record.
+#: Number of bits of the numbers in a layer's record.
 _BITS = 16
 
 
@@ -50,7 +50,7 @@ class LayerReader(wiring.Component):
     - if one of its addresses is not the start of a memory row;
     - if its codes, or the parts of the gradient memory that it reads and writes, end beyond the memory;
     - if the number of samples exceeds 16 bits;
-    - if the list has ended before it.
+    - if the list ends before the layer.
 
     Reserved bits are ignored. A layer is offered :meth:`latency` cycles after its first beat was taken.
     ``i.ready`` depends only on registers, and ``o`` holds registers.

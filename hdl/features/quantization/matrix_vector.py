@@ -9,13 +9,13 @@ from hdl.streams.stream import check_lanes
 
 __all__ = ["MAX_LANES", "MatrixVector", "latency", "operand_layout", "sum_layout"]
 
-#: Lanes of the widest unit.
+#: Number of lanes of the widest unit.
 MAX_LANES = 32
 
-#: Bits of the longest sum of inputs, signed or unsigned.
+#: Number of bits of the longest sum of inputs, signed or unsigned.
 _INPUT_SUM_BITS = (LENGTH_MAX * ((1 << INPUT_BITS) - 1)).bit_length() + 1
 
-#: Bits of that sum that one multiplier handles; a second one handles the rest.
+#: Number of bits of a sum of inputs that one multiplier handles; a second one handles the rest.
 _LOW_BITS = 17
 
 

@@ -8,7 +8,7 @@ from hdl.features.quantization.arithmetic import ACCUMULATOR_BITS, MULTIPLIER_BI
 
 __all__ = ["Requantizer", "result_layout", "scaled_layout"]
 
-#: Bits of a sum that one multiplier handles; a second one handles the rest.
+#: Number of bits of a sum that one multiplier handles; a second one handles the rest.
 _LOW_BITS = 16
 
 

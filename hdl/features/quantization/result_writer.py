@@ -41,9 +41,9 @@ class ResultWriter(wiring.Component):
     written : Out(1)
         The last row of a sample is in memory in the next cycle.
     ended : Out(1)
-        The sample, as ``written``, is the last one of its layer.
+        The sample reported by ``written`` is the last one of its layer.
     done : Out(1)
-        The layer, as ``ended``, is the final one.
+        The layer reported by ``ended`` is the final one.
     """
 
     latency = 1
@@ -73,7 +73,7 @@ class ResultWriter(wiring.Component):
         final_element = element.all() if self._lanes > 1 else C(1, 1)
         staged, merged = Signal(data.ArrayLayout(8, count)), Signal(data.ArrayLayout(8, count))
         completes, taken, closes = Signal(), Signal(), Signal()
-        # The row at the port is the last one of its sample, of its layer, of the command.
+        # Whether the row at the port is the last one of its sample, of its layer, and of the command.
         marks = Signal(data.StructLayout({"written": 1, "ended": 1, "done": 1}))
         granted = Signal()
         m.d.comb += [

@@ -1,4 +1,4 @@
-"""APPLY_LATE: add a node's late gradient, times its weight, to its gradient in time, once the round is closed."""
+"""APPLY_LATE: add a node's late gradient, times its weight, to its on-time gradient, after the round is closed."""
 
 from amaranth.hdl import Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -20,16 +20,16 @@ __all__ = ["ApplyLate", "ApplyLateFlow"]
 class ApplyLate(wiring.Component):
     """Run APPLY_LATE: wait until the round of the command is closed, then apply a late gradient.
 
-    If there are both a gradient in time and a late one, the first becomes the sum of itself and the late one times
+    If there are both an on-time gradient and a late one, the former becomes the sum of itself and the late one times
     its weight; if there is only a late one, it becomes this product. Product and sum are in binary32, each rounded to
     nearest even. Without a late gradient nothing is done. The gradients have ``length`` elements and are in slots,
     ``stride`` elements apart from ``gradient_base`` on.
 
-    Elements are processed one by one, a row at a time: a row takes ``lanes`` plus 4 cycles, or plus 7 with two.
+    Elements are processed one by one, in rows: a row takes ``lanes`` plus 4 cycles, or plus 7 with two gradients.
 
     A command that has waited for its round for ``timeout`` cycles, counted from the last cycle with a node ``alive``,
     ends with ``CLOSE_TIMEOUT``, and the number of the round as its detail. Otherwise the detail contains the masks of
-    the round: the nodes in time in the low half, the late ones in the high half.
+    the round: the nodes on time in the low half, the late ones in the high half.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class ApplyLate(wiring.Component):
     link_reset, alive : In(1)
     timeout, stride : In(32)
     weight_version : In(32)
-        Version in the event.
+        Weight version for the event.
     waits : Out(1), tag : Out(16)
         The command waits, and the round that it waits for.
     known : In(1)
@@ -254,7 +254,7 @@ class ApplyLateFlow(wiring.Component):
         return m
 
     def _begins(self, m):
-        """First rows of the slots of the gradient in time and of the late one."""
+        """First rows of the slots of the on-time gradient and of the late one."""
         begins = []
         for name in ("fresh", "late"):
             begin = Signal(range(self._rows), name=f"{name}_begin")

@@ -1,4 +1,4 @@
-"""Decision of rank 0 on rounds: which gradients are in time, which are late, and when a round is closed."""
+"""Decision of rank 0 on rounds: which gradients are on time, which are late, and when a round is closed."""
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -14,16 +14,16 @@ NODES = 16
 
 
 class QuorumCloser(wiring.Component):
-    """Close the round that its node waits for, once there are enough gradients in time, or at a deadline.
+    """Close the round that its node waits for, once enough gradients are on time, or at a deadline.
 
     The unit stores the gradients of all nodes, by node and slot. While its node ``waits`` for a round it examines one
     gradient per cycle; a lap through all takes :attr:`lap` cycles. At the end of a lap the round is closed if
-    ``quorum`` of the gradients examined in it are in time, or if ``deadline`` cycles have passed since the end of the
+    ``quorum`` of the gradients examined in it are on time, or if ``deadline`` cycles have passed since the end of the
     lap that found the first one. The next lap removes the gradients of the round, and gradients too late for any
     round; then the round is offered at ``close``. A gradient that is heard takes one cycle of a lap, and misses the
     round if the lap has passed its position.
 
-    Each node can have one gradient in time, and one late: the oldest one with a weight. The index is the sum of the
+    Each node can have one on-time gradient, and one late one: the oldest with a weight. The index is the sum of the
     weights in sixteenths, modulo 512.
 
     A gradient is heard in any cycle except during a reset and :attr:`lap` cycles after it. ``close`` is a register.
@@ -36,7 +36,7 @@ class QuorumCloser(wiring.Component):
     tag : In(16)
         Number of the round; held with ``waits``.
     quorum : In(5)
-        Required number of gradients in time; 0 acts as 1.
+        Required number of on-time gradients; 0 acts as 1.
     deadline : In(32)
         Cycles; 0 for none.
     weights : In(weights_layout())

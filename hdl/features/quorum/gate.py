@@ -94,7 +94,7 @@ class ComputeGate(wiring.Component):
 class UpdateGate(wiring.Component):
     """Hold a FUSED_UPDATE with ``round`` until its scale is read, and give it the gradients of its round.
 
-    It uses this node's gradient in time, or else the late gradient, or else the zeros after the slots. Its scale
+    It uses this node's on-time gradient, or else the late gradient, or else the zeros after the slots. Its scale
     belongs to the round's index. Other commands pass without a register.
 
     Such an update is offered at ``gate.o`` :attr:`latency` cycles after ``gate.i``, if the memory grants its read.
@@ -113,7 +113,7 @@ class UpdateGate(wiring.Component):
     work : In(work_layout())
     scale_read : memory port
     given : In(32)
-        Scale of all other updates.
+        Scale of updates without ``round``.
     scale : Out(32)
         Scale of the offered command.
     finished : Out(1)

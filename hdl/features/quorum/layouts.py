@@ -23,13 +23,13 @@ __all__ = [
     "work_layout",
 ]
 
-#: Slots for gradients of a node.
+#: Number of slots for gradients in a node.
 SLOTS = 2
 #: Maximum age of a gradient with a weight.
 AGES = 15
-#: Weight of a gradient in time, in sixteenths.
+#: Weight of an on-time gradient, in sixteenths.
 ONE = 16
-#: Bits of the index of a round's scale.
+#: Number of bits of the index of a round's scale.
 INDEX_BITS = 9
 
 
@@ -39,7 +39,7 @@ def weights_layout():
 
 
 def closing_layout():
-    """A closed round: its number, masks of the nodes in time and late, and the index of its scale."""
+    """A closed round: its number, masks of the nodes on time and late, and the index of its scale."""
     return data.StructLayout({"tag": 16, "on_time": 16, "late": 16, "index": INDEX_BITS})
 
 
@@ -64,7 +64,7 @@ def resumed_layout():
 
 
 def work_layout():
-    """This node's share in a round: which of its slots are in time and late, and the weight of the late one."""
+    """This node's share in a round: which of its slots are on time and late, and the weight of the late one."""
     return data.StructLayout({
         "fresh": 1, "late": 1, "fresh_slot": 1, "late_slot": 1, "weight": 5, "index": INDEX_BITS, "masks": 32})
 
@@ -113,7 +113,7 @@ def judge(m, name, *, tag, present, of, weights):
     Returns
     -------
     fresh, weight, stale, age
-        Whether it is in time, its weight if late, whether it is too late for any weight, and its age.
+        Whether the gradient is on time, its weight if late, whether it is too late for any weight, and its age.
     """
     age = Signal(16, name=f"{name}_age")
     weight = Signal(5, name=f"{name}_weight")

@@ -10,14 +10,14 @@ from hdl.features.replay.control_word import ControlType, control_layout, messag
 
 __all__ = ["CLOSE_WORDS", "QuorumRelay"]
 
-#: Words of a CLOSE: tag, masks, index.
+#: Number of words of a CLOSE: tag, masks, index.
 CLOSE_WORDS = 3
 
 
 class QuorumRelay(wiring.Component):
     """Forward READYs towards rank 0, and a CLOSE from there once around the ring.
 
-    Rank 0 removes both, so words of rounds never wait for later ones: rank 0 accepts all that arrive, and the other
+    Rank 0 removes both types, so words of rounds never wait for later ones: rank 0 accepts all words, and the other
     nodes wait only for their successor. A node's own READY has priority over arriving words, but never interrupts a
     message. A word is offered at ``o`` :attr:`latency` cycle after it arrives at ``i``, and a round is ``closed`` in
     the cycle after the last word of its CLOSE was taken.

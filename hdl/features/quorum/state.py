@@ -25,7 +25,7 @@ class QuorumState(wiring.Component):
     A slot is free, or its gradient is being computed, is pending, or is taken by a closed round that has not ended.
     When a computation ends, it is judged by the latest closed round, at most :attr:`latency` cycles later: its
     gradient becomes pending and is reported to rank 0 once, or it is too late for any weight and is dropped.
-    :attr:`latency` cycles after a round is closed, the node's gradient of that round is taken if it is in time, and
+    :attr:`latency` cycles after a round is closed, the node's gradient of that round is taken if it is on time, and
     its oldest one with a weight is taken if the round includes a late one of this node; gradients too late for any
     weight are dropped, and their slots become free. Weights must not grow with the age, so that the fate of a
     gradient does not depend on whether its computation ends before or after rounds are closed without it.

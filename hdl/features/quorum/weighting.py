@@ -37,7 +37,7 @@ class Weighting(wiring.Component):
 
     #: Operand bits of a multiplier block.
     _BLOCK = 18
-    #: Maximum bits by which a product is lower than the number.
+    #: Maximum number of bits by which a product is lower than the number.
     _PLACES = 4
 
     def elaborate(self, platform):

@@ -56,9 +56,9 @@ class ControlTransmitter(wiring.Component):
         m.submodules.window = window = Window(rows=self._window + 1, window=self._window)
         m.submodules.listener = listener = Listener()
         id, next_id = Signal(2), Signal(2)
-        confirmed, holds = Signal(), Signal()  # the receiver has seen the last restart; words wait for that
+        confirmed, holds = Signal(), Signal()  # the receiver has seen the last restart; words wait for this
         restart_due, again, started = Signal(init=1), Signal(), Signal()
-        # Cycles since news, and their limit: the round trip plus PATIENCE.
+        # Cycles since the last news from the receiver, and their limit: the round trip plus PATIENCE.
         timer, limit = Signal(NUMBER_BITS + 1), Signal(NUMBER_BITS + 1, init=PATIENCE)
         said = Signal(message_layout())
         latest, demanded, confirms, overdue = Signal(), Signal(), Signal(), Signal()
@@ -81,7 +81,7 @@ class ControlTransmitter(wiring.Component):
         with m.If(confirms):
             m.d.sync += [confirmed.eq(1), holds.eq(0)]
 
-        # Time restarts with each of these, always at 0.
+        # Time restarts at 0 with each of these three events.
         first, goes_back, news = Signal(), Signal(), Signal()
         m.d.comb += [
             first.eq(~started & listener.complete & ~listener.lost),

@@ -75,7 +75,7 @@ def ready_layout():
 
 
 def close_layout():
-    """Second word of CLOSE: masks of the nodes in time, and of the late ones. The third word is the index."""
+    """Second word of CLOSE: masks of the nodes on time, and of the late nodes. The third word is the index."""
     return data.StructLayout({"on_time": 16, "late": 16})
 
 

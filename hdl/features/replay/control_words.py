@@ -30,7 +30,7 @@ class ControlUnit:
     takes : tuple of ControlType
         Types of the messages for it.
     make : callable
-        Takes the :class:`~hdl.config.NodeConfig`, and creates the component. It has ``i`` and ``o``, streams of
+        Creates the component from a :class:`~hdl.config.NodeConfig`. The component has ``i`` and ``o``, streams of
         :func:`~hdl.features.replay.control_word.message_layout`, or of unsigned(32) if its messages have one word
         each. Further ports named like a member of :func:`~hdl.control.remote_after.signals_signature`, or
         ``reset_link``, are connected to it.

@@ -11,7 +11,7 @@ from hdl.section import Integer, option
 
 __all__ = ["FEATURE", "MAX_REPLAYED", "Replay", "ReplayFeature", "ReplayLink", "two_queues"]
 
-#: Maximum segments of an ingress, limited by the packet count in messages of a link with replay.
+#: Maximum number of segments of an ingress, limited by the packet count in messages of a link with replay.
 MAX_REPLAYED = 15
 
 

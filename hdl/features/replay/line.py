@@ -12,7 +12,7 @@ __all__ = ["MESSAGE_BITS", "Listener", "Speaker", "message_layout"]
 MESSAGE_BITS = 30
 #: Position of the first bit of the check.
 _CHECK = 22
-#: Check register after the mark.
+#: Value of the check register after the mark.
 _MARKED = INITIAL << 1 & 0xFF
 
 
@@ -83,7 +83,7 @@ class Listener(wiring.Component):
     -------
     line : In(1)
     swap : In(1)
-        With two ports: from the next cycle on, ``line`` is the other one.
+        With two ports: from the next cycle on, ``line`` is the line of the other port.
     lost : In(1)
         With ``complete``: the bits were not a message. Look for the next gap.
     complete : Out(1)

@@ -13,7 +13,7 @@ from hdl.streams.stream import connect_stream, word_layout
 
 __all__ = ["WINDOW", "ReplayEnds", "repair_members", "repairs_layout", "repairs_of"]
 
-#: Maximum words in flight on a link without acknowledgement: it hides 80 cycles of wire in each direction.
+#: Maximum number of words in flight on a link without acknowledgement: it hides 80 cycles of wire in each direction.
 WINDOW = 255
 
 

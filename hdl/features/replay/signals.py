@@ -11,7 +11,7 @@ from hdl.streams.stream import Queue
 
 __all__ = ["SOURCES", "SignalRelay"]
 
-#: Maximum nodes of a ring with counts.
+#: Maximum number of nodes of a ring with counts.
 SOURCES = 16
 
 

@@ -57,7 +57,7 @@ class ReplayTransmitter(wiring.Component):
     egress_words : int
         Minimum capacity for words to be sent or acknowledged; 5 to 512, and never less than ``window`` + 1.
     window : int
-        Maximum sent words without acknowledgement; a power of two less 1, from 3 to 255.
+        Maximum number of sent words without acknowledgement; a power of two less 1, from 3 to 255.
     ports : int
         Links: 1 or 2.
     throttled : bool
@@ -132,7 +132,7 @@ class ReplayTransmitter(wiring.Component):
 
     @property
     def rows(self):
-        """Maximum stored words."""
+        """Maximum number of stored words."""
         return self._rows
 
     def elaborate(self, platform):
@@ -143,13 +143,13 @@ class ReplayTransmitter(wiring.Component):
         )
         m.submodules.listener = listener = Listener(ports=self._ports)
         window = Window(rows=self._rows, window=self._window)
-        leaves = Signal()  # the transmitter leaves for the other port
+        leaves = Signal()  # the transmitter switches to the other port
         m.submodules.window = ResetInserter(leaves)(window) if has_ports else window
         link = Signal(_link_layout())
         id, next_id = Signal(2), Signal(2)
         m.d.comb += next_id.eq(id)
         confirmed = Signal()  # the receiver has seen the last restart
-        holds = Signal()  # words wait for that: the last restart was not requested
+        holds = Signal()  # words wait for this, since the last restart was not requested
         # The first restart is START: sent immediately, or when a word waits.
         restart_due = Signal(init=not has_ports)
         asked = Signal() if has_ports else Const(1)

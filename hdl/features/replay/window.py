@@ -1,4 +1,4 @@
-"""Numbers of a transmitter's words: accepted, sent, to be repeated, and arrived."""
+"""Sequence numbers of a transmitter's words: accepted, sent, to be repeated, and arrived."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["NUMBER_BITS", "Window"]
 
-#: Bits of the number of a word.
+#: Width of a word's sequence number, in bits.
 NUMBER_BITS = 10
 
 

@@ -10,7 +10,7 @@ __all__ = ["SettableVersionExtension"]
 
 
 class SettableVersionExtension(CollectiveExtension):
-    """New start value of the count of updates."""
+    """Settable start value of the count of updates."""
 
     control = {"settable": True}
     inputs = {"set_version": Setting("set_version")}

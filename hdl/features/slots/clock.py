@@ -13,10 +13,10 @@ __all__ = ["DRIFT_BITS", "FRACTION_BITS", "Clock", "Departures", "clock_signatur
 #: Bits of a drift, and fraction bits of the cycle count that it is added to: its unit is 0.95 ppm.
 DRIFT_BITS, FRACTION_BITS = 8, 20
 
-#: Bits of the sum of all round trips, and of the number of a SYNC.
+#: Number of bits of the sum of all round trips, and of the number of a SYNC.
 _SUM_BITS, _NUMBER_BITS = 16, 4
 
-#: Bits of the count of words after the first of a message on links in slots: two in a FOLLOW.
+#: Width of the count of further words in a message on links in slots; a FOLLOW has two further words.
 _LEFT_BITS = 2
 
 #: Cycles beyond the round trip: by then, a link with a missing word would have been restarted.

@@ -20,7 +20,7 @@ from hdl.streams.stream import connect_stream
 
 __all__ = ["JobLink", "JobUnits"]
 
-#: Maximum control words in flight without acknowledgement.
+#: Maximum number of control words in flight without acknowledgement.
 _WINDOW = 31
 
 

@@ -16,7 +16,7 @@ JOBS = 2
 #: Low bits of the number of a superframe, and bits of the delay of slots relative to TIME.
 FRAME_BITS, SHIFT_BITS = 6, 16
 
-#: Minimum cycles for control words to leave, and minimum pairs of slots.
+#: Minimum cycles for control words to leave, and minimum number of pairs of slots.
 _MIN_WINDOW, _MIN_PAIRS = 256, 7
 #: Minimum of the permitted latency of words around the ring, in cycles; and bits of the number of a pair of slots.
 _MIN_WAY, PAIR_BITS = 240, 2
@@ -67,12 +67,12 @@ class JobFrame:
 
     @property
     def kept(self):
-        """Pairs of slots with packets stored at rank 0, 2 or 4: they pass ``kept`` - 1 pairs later."""
+        """Number of slot pairs, 2 or 4, with packets stored at rank 0, which pass ``kept`` - 1 pairs later."""
         return 2 if JOBS * self.slot >= _MIN_WAY else 4
 
     @property
     def way(self):
-        """Maximum cycles of a passing word from rank 0 around the ring, so that it returns to rank 0 in time."""
+        """Maximum cycles that a passing word may take from rank 0 around the ring, to return to rank 0 in time."""
         return (self.kept - 1) * JOBS * self.slot - 4
 
     @property
@@ -145,7 +145,7 @@ class JobTable(wiring.Component):
         now, inside = position[:bits], Signal()
         boundary, index, armed = Signal(bits + 1), Signal(range(JOBS * frame.pairs + 1)), Signal()
         first, last = frame.control
-        # Pairs in all previous superframes, modulo four.
+        # Number of slot pairs in all previous superframes, modulo four.
         number = position[bits:bits + PAIR_BITS]
         before = (0, number, number << 1, -number)[frame.pairs % (1 << PAIR_BITS)]
         m.d.sync += [position.eq(self.now - self.shift), known.eq(self.valid)]

@@ -1,4 +1,4 @@
-"""Layouts and numbers shared by the slot units."""
+"""Layouts and constants shared by the slot units."""
 
 from amaranth.hdl import Cat
 from amaranth.lib import data
@@ -25,7 +25,7 @@ __all__ = [
     "table_layout",
 ]
 
-#: Maximum slots for packets in a superframe, and number of them between two slots for messages.
+#: Maximum number of slots for packets in a superframe, and number of them between two slots for messages.
 MAX_SLOTS, GROUP = 16, 4
 #: Cycles of a slot for packets beyond the words of the longest packet; words of a message; cycles of a slot for
 #: messages: the words, a header and a check, and the same additional cycles.

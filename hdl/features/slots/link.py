@@ -28,7 +28,7 @@ __all__ = ["PERIOD", "SlotLink", "ask_for_laps", "connect_clock", "connect_time"
 #: Cycles from one SYNC of rank 0 to the next.
 PERIOD = 2048
 
-#: Maximum control words in flight without acknowledgement: laps of 16 nodes, and a SYNC with FOLLOW.
+#: Maximum number of control words in flight without acknowledgement: laps of 16 nodes, and a SYNC with FOLLOW.
 _WINDOW = 31
 
 _SHIFT_BITS = 16
@@ -45,7 +45,7 @@ def state_layout():
 
 
 def egress_words(config):
-    """Capacity in words for packets that wait for their slots: three of the longest, and part of a fourth."""
+    """Capacity in words for packets that wait for their slots: three of the longest packets, and part of a fourth."""
     return 1 << (3 * packet_words(config.segment)).bit_length()
 
 
@@ -121,7 +121,7 @@ def ask_for_laps(m, *, laps, table, clock, reset_link):
 
 
 def usual_words(config):
-    """Words of the longest packet of gradients and of new weights; an uncoded packet of a broadcast may be
+    """Number of words of the longest packet of gradients and of new weights; an uncoded packet of a broadcast may be
     longer."""
     return OVERHEAD_WORDS + max(CODECS[name].max_words(config.segment)
                                 for name in (config.gradients, config.weights.codec))
@@ -134,7 +134,7 @@ class SlotLink(wiring.Component):
     ends only for control words. A packet waits at ``i`` until it is complete, and then for a slot that is long
     enough. The node's record is filled in here: it reports the maximum number of packets, of the longest possible
     length, if there has been a packet since the previous superframe, and how many packets its receiver can still
-    hold. It leaves when all packets of the predecessor's slots have arrived, or the last one has begun to.
+    hold. The record leaves when all packets of the predecessor's slots have arrived, or the last one is arriving.
 
     Rank 0 sends LAP when no records are expected and there are no slots. Without a valid table, only control words
     are driven.
@@ -190,7 +190,7 @@ class SlotLink(wiring.Component):
         m = Module()
         config, reset = self._config, self.reset_link
         segments, longest = config.link.ingress, packet_words(config.segment)
-        # With messages, these and control words continue while the host resets links, since a message ends the reset.
+        # With messages, link ends and control words continue while the host resets links: a message ends the reset.
         position, links, restart, drops = self.place, reset, reset, reset
         if config.link.messages:
             m.submodules.placer = placer = PositionRelay()

@@ -104,7 +104,7 @@ class MessageGate(wiring.Component):
     Members
     -------
     rank : In(4)
-        Whether it is 0 takes effect one cycle later.
+        A change to or from 0 takes effect one cycle later.
     host_i, host_o : In, Out(stream of word_layout())
     port_i, port_o : Out, In(stream of word_layout())
         To and from the :class:`~hdl.control.host_port.HostPort`.
@@ -112,7 +112,7 @@ class MessageGate(wiring.Component):
     heard : In(1)
         As in :class:`~hdl.features.slots.path.SlotPath`.
     message_o : Out(stream of word_layout())
-        To its ``message_i``; its ``message_whole`` is not 0 while the node wants to send.
+        To ``message_i`` of the path; the path's ``message_whole`` is not 0 while the node wants to send.
     reset_link : In(1)
         Level: drop messages that have not been received, or not been formed, as a whole.
     """
@@ -230,7 +230,7 @@ class MessageGate(wiring.Component):
                 (filling & source_valid)
                 | (heading & Mux(master, takes_message & host.valid, owes | (port.valid & remote & ~held))))),
             message.payload.last.eq(Mux(filling, source_last | full, Mux(master, host.payload.last, owes))),
-            # These sources are 0 unless chosen.
+            # Each of these sources is 0 unless it is selected.
             message.payload.data.eq((host.payload.data & master.replicate(32))
                                     | (port.payload.data & (~master & filling).replicate(32))
                                     | (made.as_value() & (~master & heading).replicate(32))),

@@ -29,7 +29,7 @@ class SlotSender(wiring.Component):
     depth : int
         Words that are stored, in addition to the one at ``o``; at least 5.
     least : int
-        Minimum words of a packet: 1, or at least 2.
+        Minimum number of words of a packet: 1, or at least 2.
 
     Members
     -------

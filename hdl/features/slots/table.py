@@ -13,7 +13,7 @@ class SlotTable(wiring.Component):
     """Generate the slots of a superframe.
 
     After every four slots for packets, and after the last one, there is one for messages. In a slot for packets every
-    node sends one to its successor. Slots for messages belong alternately to rank 0 and to rank ``other`` of the
+    node sends a packet to its successor. Slots for messages belong alternately to rank 0 and to rank ``other`` of the
     table, if there is one; nodes after the sender forward arriving words, up to rank 0.
 
     ``starts`` and ``mode`` are registers, :attr:`latency` cycle after TIME. If TIME is set back, the current slot
@@ -31,8 +31,8 @@ class SlotTable(wiring.Component):
     target : In(16)
     sets : In(1)
     gap : In(12)
-        As in :class:`~hdl.features.slots.records.RecordLaps`. Grants and sets while there are slots are
-        ignored.
+        As in :class:`~hdl.features.slots.records.RecordLaps`. ``granted`` and ``sets`` are ignored while there are
+        slots.
     rank : In(4)
     now : In(32)
         TIME; only the low bits are used: there are at most 2^15 cycles before a superframe begins, and in a

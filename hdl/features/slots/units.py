@@ -21,7 +21,7 @@ def _place_words(config):
 
 
 def describe(config):
-    """Units of records or rooms, of TIME, and of places."""
+    """Units for records or rooms, for TIME, and for places."""
     if config.link.jobs == 1:
         records = ControlUnit("records", (ControlType.LAP, ControlType.RECORD), _record_words, "record_words")
     else:

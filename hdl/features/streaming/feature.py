@@ -73,7 +73,7 @@ class ServerMemories(Memories):
 
     @property
     def served(self):
-        """Words of weights and state together."""
+        """Number of words of weights and state together."""
         return self.weight + self.planes * self.state
 
     def check(self):

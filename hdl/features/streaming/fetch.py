@@ -43,7 +43,7 @@ def describe(config):
     return PartDescription(
         name="fetch",
         component=Served,
-        # One for each counted segment: the command lasts until the table is written.
+        # One instruction for each counted segment: the command lasts until the table is written.
         instructions=(Instruction("counted", OWN, 1, _is_last, when=_is_counted, awaited=True),),
         writes={"counts": 1},
         inputs=(Input("stored", Channel.STORED), Input("sums", Channel.SUMS)),
@@ -58,7 +58,7 @@ class Fetched(Part):
         super().__init__(config, description, {
             # Weights from the ring.
             "gathered": In(stream.Signature(word_layout())),
-            # The same weights, as rows for the weight memory.
+            # Decoded weights, as rows for the weight memory.
             "write_back": Out(stream.Signature(beat_layout(config.lanes))),
         })
 
@@ -83,7 +83,7 @@ class Served(Part):
         super().__init__(config, description, {
             # Rows of weights from memory.
             "stored": In(rows),
-            # The same rows, or beats of coded words.
+            # Unchanged rows, or beats of coded words.
             "coded": Out(rows),
             # Sums, on their way to the optimizer.
             "sums": In(rows),

@@ -10,7 +10,7 @@ from hdl.memory_map import COUNT_WORDS
 
 __all__ = ["ENTRIES", "Tally"]
 
-#: Entries of the table, of four words each: zeros and saturations of FETCH, and then of PUSH.
+#: Number of entries of the table, of four words each: zeros and saturations of FETCH, and then of PUSH.
 ENTRIES = COUNT_WORDS // 4
 
 
@@ -26,7 +26,7 @@ class Tally(wiring.Component):
     lanes : int
         Elements in a beat, and words in a row of the table: 2, 4 or 8.
     elements : int
-        Maximum elements of a command.
+        Maximum number of elements of a command.
 
     Members
     -------

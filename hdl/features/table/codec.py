@@ -53,11 +53,11 @@ class TableCodec:
 
     @property
     def codebook_words(self):
-        """Words loaded into units."""
+        """Number of words loaded into units."""
         return 2 * self.centroids
 
     def max_words(self, count):
-        """Return the words of a packet of ``count`` elements with all exponents different."""
+        """Return the number of words in a packet of ``count`` elements with all exponents different."""
         return self.table.words(count, min(count, 256)) if count else 0
 
     def length_counter(self):

@@ -215,7 +215,7 @@ class Encoder(wiring.Component):
         Returns
         -------
         Value
-            An exponent that was not scanned leaves the last register.
+            Whether an exponent that was not scanned leaves the last register.
         """
         table, lanes = self._table, self._lanes
         format = table.format

@@ -10,9 +10,9 @@ from hdl.streams.stream import beat_layout, check_lanes
 
 __all__ = ["ROW", "ROWS", "ExponentSet"]
 
-#: Exponents of a row, with a common upper half.
+#: Number of exponents in a row; they have the same upper half.
 ROW = 16
-#: Rows of all exponents.
+#: Number of rows of all exponents.
 ROWS = 16
 
 

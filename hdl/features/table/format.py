@@ -7,7 +7,7 @@ chosen by the host. Decoding is concatenation.
 The exponent and the sign of every element are exact. A mantissa stands for any number in its bin,
 except where the exponent is that of zeros and subnormal numbers, or that of infinities and NaNs: there index 0 is the
 fraction of zero, and no other fraction gets index 0. So zeros and infinities are exact, subnormal numbers do not
-become zeros, and NaNs remain NaNs, if not the same ones.
+become zeros, and NaNs remain NaNs, although their fractions may change.
 
 A packet contains the exponents in ascending order, one byte each, and the last of them once more to mark the end;
 then the centroids, if there are any and decoders are not loaded with them, without gaps; and, from
@@ -40,9 +40,9 @@ class LookupTable:
     mantissas : int
         Representatives of the fractions: 8, 16, 32, 64 or 128. With 128, bins of BF16 are lossless.
     centroids : bool
-        Whether they are centroids, sent with every packet, or bins, represented by their middle.
+        Whether representatives are centroids, sent with every packet, or the middles of bins.
     exponents : int
-        Maximum exponents in a table: 16, 32, 64, 128 or 256; 256 are enough for any packet.
+        Maximum number of exponents in a table: 16, 32, 64, 128 or 256; 256 are enough for any packet.
     loaded : bool
         Whether decoders are loaded with the centroids, so that packets do not contain them.
     """
@@ -79,7 +79,7 @@ class LookupTable:
 
     @property
     def width(self):
-        """Maximum bits of a code."""
+        """Maximum number of bits of a code."""
         return self.code_width(self.exponents)
 
     @property
@@ -94,7 +94,7 @@ class LookupTable:
         return self.mantissas - 1 + sent
 
     def code_width(self, exponents):
-        """Bits of a code in a packet with ``exponents`` distinct exponents."""
+        """Number of bits of a code in a packet with ``exponents`` distinct exponents."""
         return 1 + self.mantissa_bits + (exponents - 1).bit_length()
 
     def code_size(self, last_index):
@@ -102,12 +102,12 @@ class LookupTable:
         return 1 + self.mantissa_bits + sum(last_index[bit:].any() for bit in range(len(last_index)))
 
     def bits(self, count, exponents):
-        """Bits of ``count`` elements and their tables, as in the formulas, without the end of the table."""
+        """Number of bits of ``count`` elements and their tables, as in the formulas, without the end of the table."""
         centroids = self.mantissas * self.format.fraction_bits if self.sent else 0
         return count * self.code_width(exponents) + 8 * exponents + centroids
 
     def words(self, count, exponents):
-        """Words of a packet of ``count`` elements with ``exponents`` distinct exponents."""
+        """Number of words in a packet of ``count`` elements with ``exponents`` distinct exponents."""
         preamble = self.bits(0, exponents) + 8
         return -(-preamble // 32) + self.code_width(exponents) * -(-count // GROUP)
 

@@ -23,18 +23,18 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["LONGEST", "SYMBOLS", "WORDS", "CodeNumbering", "PrefixCode", "longest_first"]
 
-#: Words of a table: exponents, and lengths.
+#: Number of words of a table: exponents, and lengths.
 WORDS = 6
 
 SYMBOLS = 16
 
-#: Maximum bits of a code. Each additional bit slows a decoder down, and saves half a percent at most.
+#: Maximum number of bits of a code. Each additional bit slows a decoder down, and saves half a percent at most.
 LONGEST = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrefixCode:
-    """Parameters of the format; none can be chosen: elements are BF16, one per beat."""
+    """Parameters of the format, which are all fixed: elements are BF16, one per beat."""
 
     @property
     def symbols(self):
@@ -43,16 +43,16 @@ class PrefixCode:
 
     @property
     def longest(self):
-        """Maximum bits of a code."""
+        """Maximum number of bits of a code."""
         return LONGEST
 
     @property
     def table_words(self):
-        """Words of a table."""
+        """Number of words of a table."""
         return WORDS
 
     def words(self, lengths):
-        """Words of a packet of elements with codes of these lengths, including escaped exponents and the end."""
+        """Number of words in a packet with codes of these lengths, including escaped exponents and the end."""
         return WORDS + -(-sum(8 + length for length in lengths) // 32)
 
 
@@ -76,11 +76,11 @@ class CodeNumbering(wiring.Component):
     symbol : Out(4)
     length : Out(4)
     code : Out(6)
-        Its bits are the highest ones.
+        Code, in the highest bits.
     after : Out(7)
         The next symbol's code; 64 after the last one.
     sound : Out(1)
-        Its length is one to six, and at least the previous length; and the codes end with the last symbol.
+        The length is one to six, and at least the previous length; and the codes end with the last symbol.
     final : Out(1)
         The symbol is the last one.
     """

@@ -43,7 +43,7 @@ class BudgetClock(wiring.Component):
 class CommandWatch(wiring.Component):
     """Change the event of a command that has left its window, or has taken too long.
 
-    Its status becomes ``OUT_OF_WINDOW``, or else ``OVER_BUDGET``, for any status of the engine; the rest of the event
+    Its status becomes ``OUT_OF_WINDOW``, or else ``OVER_BUDGET``, whatever the engine reports; the rest of the event
     is unchanged. Nothing after the offer of the engine's event has an effect. Combinational from ``i`` to ``o``.
 
     Parameters

@@ -28,7 +28,7 @@ class TenantsNode(NodeExtension):
         if FAR in windows.tenancy.windows.shape().members:
             units.far_owes = Signal()
             busy |= units.far_owes
-        # One cycle late: the host port takes longer from a command to a request that changes windows or tenant.
+        # One cycle late is enough: the host port takes longer until a request can change windows or tenant.
         m.d.sync += [windows.busy.eq(busy), host_port.busy.eq(busy)]
         m.d.comb += [
             windows.tenant.eq(registers.tenant), windows.window.eq(registers.window),
@@ -63,7 +63,7 @@ class TenantsNode(NodeExtension):
 
     def replacement(self, units, engine, source):
         """Reset or time-out that ends a command over its budget. On the ring,
-        :class:`~hdl.features.tenants.sources.Cut` ends it on all nodes in good order. With a far memory, the command
+        :class:`~hdl.features.tenants.sources.Cut` ends it in order on all nodes. With a far memory, the command
         ends in the next cycle when the memory stalls it: a reset would lose outstanding answers."""
         cut = units.cuts[units.queue_of(engine)]
         if source == Setting("timeout") and FAR in engine.links:

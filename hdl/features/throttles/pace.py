@@ -12,7 +12,7 @@ __all__ = ["ThrottledPace"]
 
 
 class ThrottledPace(Pace):
-    """Pace of words that leave at a limited rate, and arrive later.
+    """Pace of a link with words that leave at a limited rate and arrive later.
 
     The link ends have ``throttle``, words in 65,536 cycles, and ``wire_delay``, additional cycles of each word
     (:class:`~hdl.ring.wire_delay.WireDelay`).

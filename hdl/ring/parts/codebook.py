@@ -34,7 +34,7 @@ class CodebookLoader(wiring.Component):
             "bounds": Out(loads),
             # Words for the decoder.
             "centroids": Out(loads),
-            # Both have taken all words.
+            # Encoder and decoder have taken all words.
             "done": Out(1),
             # Memory of the codebook.
             "port": Out(read_signature(words // lanes, lanes)),

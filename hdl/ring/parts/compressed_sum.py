@@ -154,7 +154,7 @@ class CompressedSum(Part):
             "finished": Out(rows),
             # Sums for the gradient memory, in other commands.
             "write_back": Out(rows),
-            # Finished sums of the own block, for the gather.
+            # Finished sums of the node's own block, for the gather.
             "kept": Out(words),
         })
 

@@ -145,9 +145,9 @@ def describe(config):
         instructions=(
             # Reads of local gradients, in the order of the sums.
             job(config, "summing_job", SUMS, "gradients"),
-            # Whether these gradients are added to incoming packets.
+            # Whether local gradients are added to incoming packets.
             Instruction("paired", SUMS, 1, _is_paired),
-            # Source of the rows that these gradients are added to.
+            # Source of the rows that local gradients are added to.
             Instruction("added_from", SUMS, range(len(AddedFrom)), _added_from, when=_is_paired),
             # Destination of each sum, one bit for each member of AddedTo.
             Instruction("added_to", SUMS, len(AddedTo), _added_to),
@@ -201,7 +201,7 @@ class DecodedSum(Part):
             "finished": Out(rows),
             # Sums for the gradient memory, in other commands.
             "write_back": Out(rows),
-            # Finished sums of the own block, for the gather.
+            # Finished sums of the node's own block, for the gather.
             "kept": Out(words),
             # Encoding errors, for a codec that is not exact.
             **({} if self._codec.exact else {"errors": Out(rows)}),

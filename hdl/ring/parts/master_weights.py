@@ -47,7 +47,7 @@ class MasterWeights(Part):
             "weights": Out(rows),
             # Master weights from the optimizer.
             "updated": In(rows),
-            # The same weights for the weight memory, if weights are raw.
+            # Updated weights for the weight memory, if weights are raw.
             **({"copied": Out(rows)} if config.weights.codec == RAW else {}),
         })
 

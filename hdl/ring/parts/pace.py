@@ -8,7 +8,7 @@ __all__ = ["beat_lanes", "join", "reader_options", "split"]
 
 
 def beat_lanes(config):
-    """Elements in a beat of the optimizer.
+    """Number of elements in a beat of the optimizer.
 
     If an optimizer takes several cycles per beat, its beats and buffers are as narrow as its arithmetic.
     """

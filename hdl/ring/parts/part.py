@@ -104,7 +104,7 @@ class Channel(enum.Enum):
     ENCODED = enum.auto()
     """Words of encoded sums, to be sent."""
     OWN = enum.auto()
-    """Words of the own block, to be sent: the first of a gather."""
+    """Words of the node's own block, to be sent: the first of a gather."""
     WRITE_BACK = enum.auto()
     """Rows that are written back to the gradient memory or the weight memory."""
     LOCAL = enum.auto()
@@ -112,23 +112,23 @@ class Channel(enum.Enum):
     ADDEND = enum.auto()
     """Rows of local gradients, to be added to decoded ingress."""
     ERRORS = enum.auto()
-    """Rows of errors of encoding."""
+    """Rows of encoding errors."""
     SUMS = enum.auto()
     """Rows of sums that the optimizer completes with the local gradient."""
     COUNTED_SUMS = enum.auto()
-    """Rows of SUMS, after the count of a server with formats."""
+    """Rows of SUMS that a server with formats has counted."""
     WEIGHTS = enum.auto()
     """Rows of weights that the optimizer updates."""
     UPDATED = enum.auto()
     """Rows of weights that the optimizer has updated."""
     COPIED = enum.auto()
-    """The same, for the weight memory of a node with master weights."""
+    """Rows of updated weights, for the weight memory of a node with master weights."""
     BROADCAST = enum.auto()
     """Rows of updated weights in beats of the optimizer, for the ring."""
     STORED = enum.auto()
-    """Rows of weights of the own block from memory, for a codec on the way to the ring."""
+    """Rows of weights of the node's own block from memory, for a codec on the way to the ring."""
     CODED = enum.auto()
-    """The same after a server's codec of several formats: rows, or beats of words."""
+    """Rows of STORED after a server's codec for several formats, as rows or as beats of words."""
 
 
 #: Channels between the datapath and the ring: to the ring, and from the ring.

@@ -66,7 +66,7 @@ class RawWeights(Part):
             **({} if config.weights.has_master else {"weights": Out(rows)}),
             # Weights from the optimizer, for the memory.
             "updated": In(rows),
-            # The same weights for the ring, in beats of the optimizer.
+            # Updated weights for the ring, in beats of the optimizer.
             "broadcast": In(stream.Signature(beat_layout(beat_lanes(config)))),
             # Weights of the root, before and after the codec of a server that supports formats.
             **({"stored": Out(rows), "coded": In(rows)} if config.serves_formats else {}),

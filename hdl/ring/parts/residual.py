@@ -46,7 +46,7 @@ class Residual(Part):
             "local": In(rows),
             # Local gradients with the residuals added.
             "addend": Out(rows),
-            # Errors of the sums of these gradients.
+            # Encoding errors of sums of local gradients.
             "errors": In(rows),
         })
 

@@ -83,7 +83,7 @@ class Update(Part):
             "weights": In(rows),
             # Weights after the update, for a memory.
             "updated": Out(rows),
-            # The same weights for the ring, in beats of the optimizer.
+            # Updated weights for the ring, in beats of the optimizer.
             "broadcast": Out(stream.Signature(beat_layout(beat_lanes(config)))),
         })
 

@@ -46,11 +46,11 @@ class WeightTransfer(Part):
         super().__init__(config, description, {
             # Weights from the ring.
             "gathered": In(words),
-            # The same weights, as rows for the weight memory.
+            # Weights from the ring, as rows for the weight memory.
             "write_back": Out(stream.Signature(beat_layout(config.lanes))),
             # Weights of the root, to be broadcast.
             "own": Out(words),
-            # Weights of the own block, for the codec.
+            # Weights of the node's own block, for the codec.
             "stored": Out(stream.Signature(beat_layout(config.lanes))),
         })
 

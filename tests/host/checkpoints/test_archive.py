@@ -1,4 +1,4 @@
-"""Checkpoint format: all bits and lengths of a file, modified manifests, and state of processes."""
+"""The checkpoint format: flipped bits, truncated files, modified manifests, and the process state."""
 
 import hashlib
 import hmac
@@ -27,7 +27,7 @@ from tests.refusals import refuses
 KEY = b"k" * 32
 STATE = {"b": [np.arange(3, dtype=np.uint32), math.inf], "a": None, "text": "ä", "n": 1 << 100}
 WINDOWS = {"weights": [[0, 4], [32, 2]], "masters": [[0, 3]]}
-#: Commands of two queues for a node with one queue; the process sends both to that queue.
+#: Commands of two queues for a node with a single queue, which receives the commands of both.
 PROGRAMS = [Command(operation=Operation.QUIESCE).words().astype("<u4").tobytes(), b""]
 NODE = {"version": 3, "flags": 0, "registers": dict.fromkeys(CARRIED, 1), "slots": [0, 0], "model": 0,
         "programs": [[len(data) // 64, hashlib.sha256(data).hexdigest()] for data in PROGRAMS],
@@ -47,7 +47,7 @@ SMALL = pack(FIELDS, REGIONS, KEY)
 
 
 def outcome(data):
-    """Cause for which a checkpoint is rejected, or None if it is accepted."""
+    """The reason why a checkpoint is rejected, or None if it is accepted."""
     try:
         examine(data, key=KEY).check_regions()
     except RejectionError as error:
@@ -134,13 +134,13 @@ def mutated(generator, manifest):
 
 
 class Node(Device):
-    """Stub of a node with only the answers that the checks of a target need."""
+    """Stub of a node with only the methods that checking a restore target calls."""
 
     connect = read_register = lambda self, *name: 0
 
 
 class Nodes:
-    """Stub of a one-node ring with the members that the checks of a target need."""
+    """Stub of a one-node ring with only the members that checking a restore target reads."""
 
     nodes, topology = 1, RingTopology(1)
     devices = (Node(None, NodeConfig(weights=Weights(master=True), features=(SettableVersion(),))),)
@@ -151,7 +151,7 @@ def test_admitted():
 
 
 def test_mutated_manifests():
-    """Each of 20,000 manifests, signed or not, is rejected or valid, and no read exceeds its size."""
+    """Each of 20,000 manifests, signed or not, is rejected or admitted, and no read exceeds the limit."""
     seed, names = 7, sorted(REGIONS)
     generator, counts = random.Random(seed), dict.fromkeys([*Cause, None], 0)
     manifest = open_archive(SMALL).manifest
@@ -177,7 +177,7 @@ def test_mutated_manifests():
         except RejectionError as error:
             counts[error.cause] += 1
         assert file.largest <= LARGEST_MANIFEST, where
-        try:  # parsed separately: rejected, or the regions match the frames
+        try:  # the manifest itself, whether or not its signature is valid
             sizes = [region["size"] for region in parse(raw)["regions"]]
             assert len(sizes) <= len(names) + 1, where
         except (MalformedError, BadVersionError):

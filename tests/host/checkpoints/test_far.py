@@ -1,4 +1,4 @@
-"""Contents of the far memories of computing nodes, in checkpoints."""
+"""Checkpoints include the far memories of nodes that compute."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from tests.host.rings import CONFIGS, open_nodes
 
 KEY = b"k" * 32
 CONFIG = CONFIGS["centroid"]
-#: Windows longer than two sections of the activation memory, or shorter than a group; and near memory.
+#: Windows of far memory, shorter than a group or longer than two sections of activation memory; near windows.
 LIVE = {"far": [(32, 3), (64, 3000), (4064, 32)], "activations": [(32, 500)], "weights": [(0, 64)]}
 
 
@@ -37,7 +37,7 @@ def filled(opened, seed):
 
 
 def test_there_and_back(rings):
-    """Windows are restored on far memories of a different speed, and all other words stay unchanged."""
+    """Windows are restored to far memories of a different speed, and all other words are unchanged."""
     (source, simulation), (target, other) = rings
     written, before = filled(rings[0], 1), filled(rings[1], 2)
     near = [device.read_memory(device.config.memory_map["activations"].number, 0, 2048) for device in target.devices]
@@ -64,7 +64,7 @@ def test_there_and_back(rings):
 
 
 def test_read_back(rings):
-    """A far word that was not written correctly is detected, and far memories can be scrubbed."""
+    """A far-memory word that was not written correctly is detected, and far memories can be scrubbed."""
     (source, _), (target, other) = rings
     filled(rings[0], 3)
     filled(rings[1], 4)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Programs of nodes in checkpoints: both banks, pending edits, and comparisons during a restore."""
+"""Node programs in checkpoints: both banks, pending edits, and comparisons during a restore."""
 
 import dataclasses
 
@@ -40,7 +40,7 @@ def target():
 
 @pytest.fixture
 def source(ring):
-    """Nodes with different weights and a program in each bank; the second one is valid from set 5 on."""
+    """Nodes with different weights and a program in each bank; from set 5 on, they run the second program."""
     generator = np.random.default_rng(3)
     for device in ring.devices:
         device.write_memory(1, 0, random(generator, LENGTH))
@@ -61,7 +61,7 @@ def weights(ring):
 
 
 def restore(frame, ring):
-    """Restore the frame without first saving the whole memories, which would serve to undo a failure."""
+    """Load and verify the frame without the usual backup of all memories, used to undo failures."""
     load(ring, admit(examine(make(None, frame, key=KEY), key=KEY), ring))
     verify(ring, frame)
 
@@ -76,7 +76,7 @@ def finish(ring, sets):
 
 
 def test_an_edit_that_waits(source, target):
-    """The first set after the checkpoint uses the program of the pending edit, as on the source."""
+    """The first set after the restore uses the program of the pending edit, as it does on the source."""
     before = weights(source)
     frame = read(source, LIVE)
     assert {**frame.fields["banks"], "latest": 0} == {"set": 5, "due": 5, "model": 8, "latest": 0}
@@ -96,7 +96,7 @@ def test_an_edit_that_waits(source, target):
 
 
 def test_a_set_that_is_run_again(source, target):
-    """If the set of an edit was skipped, the previous program keeps running until a run of that set."""
+    """If an edit's set was skipped, the previous program keeps running until that set is run."""
     source.programs.run(collectives=1, first=8, traced=False)
     frame = read(source, LIVE)
     assert (frame.fields["banks"]["set"], frame.fields["banks"]["due"]) == (9, 5)
@@ -109,7 +109,7 @@ def test_a_set_that_is_run_again(source, target):
 
 
 def test_staged_without_an_edit(source, target):
-    """A staged program without an edit stays in the idle bank, and can be activated by an edit there."""
+    """A program staged without an edit is restored to the idle bank, where an edit can activate it."""
     for _ in source.programs.stage(program(20, 1)):
         pass
     frame = read(source, LIVE)
@@ -125,7 +125,7 @@ def test_staged_without_an_edit(source, target):
 
 
 def test_a_first_program_by_an_edit(source, target):
-    """Nodes that have not run a program yet may have a pending one, which begins with its set."""
+    """Nodes that have never run a program may have a pending first program, which starts with its set."""
     for ring in (source, target):
         forget_programs(ring)
     for _ in source.programs.stage(program(40, 0)):
@@ -141,8 +141,8 @@ def test_a_first_program_by_an_edit(source, target):
 
 @pytest.mark.parametrize(("bank", "edited"), [("program", True), ("idle", True), ("idle", False)])
 def test_other_words(source, target, monkeypatch, bank, edited):
-    """A node with a wrong word in a program is detected, with and without a pending edit, and the nodes can be
-    restored to their previous state."""
+    """A wrong word in a node's program is detected, with and without a pending edit, and the nodes can be restored to
+    their previous state."""
     if not edited:
         for _ in source.programs.stage(program(10, 1)):
             pass

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Checkpoints of simulated nodes: each invalid one is rejected with its cause, before anything changes."""
+"""Checkpoints of simulated nodes: an invalid one is rejected with the reason before anything is changed."""
 
 import dataclasses
 import hashlib
@@ -33,7 +33,7 @@ def ring():
 
 @pytest.fixture(scope="module")
 def frame(ring):
-    """Frame of nodes with contents of all kinds."""
+    """Checkpoint frame of nodes with data in their memories, settings and flags."""
     generator = np.random.default_rng(5)
     scrub(ring)
     for rank, device in enumerate(ring.devices):
@@ -81,7 +81,7 @@ def test_there_and_back(target, frame):
 
 
 def test_canonical(frame):
-    """Equal frames give equal bytes, in whatever order they are assembled."""
+    """Equal frames are encoded as equal bytes, in whatever order they are assembled."""
     turned = dataclasses.replace(frame, regions=dict(reversed(frame.regions.items())),
                                  fields=dict(reversed(frame.fields.items())))
     assert checkpoint(turned) == checkpoint(frame)
@@ -135,7 +135,7 @@ def flipped(name):
 
 
 def remarked(frame):
-    """A checkpoint with a changed weight and the old watermark, signed with the manifest key."""
+    """A checkpoint with a changed weight and the previous watermark, signed with the manifest key."""
     archive = open_archive(checkpoint(frame))
     regions = dict(archive.regions)
     name = "device/00/weights/0"
@@ -197,7 +197,7 @@ def bad_program(fields, regions):
 
 @pytest.mark.parametrize("name", REJECTED)
 def test_rejected(ring, frame, clean, name):
-    """Each kind of invalid checkpoint is rejected with its own cause, and the target is unchanged."""
+    """Each kind of invalid checkpoint is rejected for its own reason, and the target is unchanged."""
     make_checkpoint, cause, message = REJECTED[name]
     with pytest.raises(rejections.RejectionError, match=message) as caught:
         restore(make_checkpoint(frame), ring, key=KEY, owner=OWNER, expected=EXPECTED)
@@ -250,7 +250,7 @@ def test_silent_peer(target, frame, monkeypatch):
     ("register", "^READ_BACK: node 1, region registers must hold CLIP 0x[0-9a-f]{8}, not 0x[0-9a-f]{8}$"),
 ])
 def test_read_back(target, frame, monkeypatch, where, message):
-    """A word that was not written correctly is detected, and the target's contents are put back."""
+    """A word that was not written correctly is detected, and the target's previous contents are restored."""
     generator = np.random.default_rng(3)
     device = target.devices[1]
     device.write_memory(1, 1000, random(generator, 50))

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Checkpoints of layer streaming: a run resumes on other workers and another server with the same bits."""
+"""Checkpoints of layer streaming: a run resumes on different workers and a different server with the same bits."""
 
 import dataclasses
 import functools
@@ -74,7 +74,7 @@ def resumed(data, ring, **options):
 
 
 def advance(run):
-    """Run a set, and propose an edit between two sets after the fifth one."""
+    """Run a set; after the fifth one, also propose an edit."""
     do(run)
     if len(run.reports) == 5:
         run.propose(0, Kind.RATE, 0.03)
@@ -105,8 +105,8 @@ def whole():
 
 @pytest.fixture(scope="module")
 def other():
-    """Nodes with different speeds of links and far memories, and with a bank, sets and edit numbers that another run
-    has left."""
+    """Nodes with different speeds of links and far memories, and with a program bank, a set count and edit numbers
+    left over from another run."""
     with open_streaming(latency=37) as (ring, simulation):
         for rank in range(3):
             simulation.set_far_speed(latency=7 + 10 * rank, rate=1 / (1 + rank), node=rank)
@@ -118,8 +118,8 @@ def other():
 
 @pytest.mark.parametrize("sets", range(1, SETS))
 def test_same_bits(whole, other, sets):
-    """A run that resumes on used nodes after any set, with edits pending, only proposed, or absent, ends with the
-    same losses, weights, state, counts and log."""
+    """A run that resumes on used nodes after any set, with pending, merely proposed or no edits, ends with the same
+    losses, weights, state, counts and log."""
     expected, checkpoints, last = whole
     run, frame = resumed(checkpoints[sets - 1], other)
     assert run.compare()
@@ -129,7 +129,7 @@ def test_same_bits(whole, other, sets):
 
 
 def test_resident(other):
-    """Workers that keep all layers resident have other windows, and resume as well."""
+    """Workers that keep all layers resident use different windows, and can be resumed as well."""
     with open_streaming() as (ring, _):
         run = run_of(ring, windows=3)
         do(run, 2)
@@ -143,7 +143,7 @@ def test_resident(other):
 
 
 def test_edits_of_all_kinds(whole):
-    """Some checkpoints have a pending edit, one has an edit that is not sent yet, and counts are included."""
+    """The checkpoints include pending edits, an edit that has not been sent yet, and the server's counts."""
     (described, refused, reports), checkpoints, _ = whole
     manifests = [open_archive(item).manifest for item in checkpoints]
     assert {edit["kind"] for edit in described["edits"]} == {kind.value for kind in Kind}
@@ -162,7 +162,7 @@ def test_edits_of_all_kinds(whole):
 
 
 def changed(data, change=lambda fields, regions: None, *, key=KEY):
-    """A checkpoint with changed fields or regions, signed after the change, with the old watermark."""
+    """A checkpoint with changed fields or regions, signed after the change, with the previous watermark."""
     archive = open_archive(data)
     fields = json.loads(canonical({name: value for name, value in archive.manifest.items()
                                    if name not in ("schema", "format", "regions")}))
@@ -193,7 +193,7 @@ def remarked(fields, regions):
 
 
 def before(data):
-    """A file with an older form of frames, from before nodes could have different configurations."""
+    """A file in the previous frame format, with one contract for all nodes instead of one for each."""
     manifest = open_archive(data).manifest
     manifest["device"]["contract"] = node(manifest, 0)["contract"]
     raw, head = canonical(manifest), tarfile.TarInfo("manifest.json")
@@ -242,7 +242,7 @@ def clean(other, waiting):
 
 @pytest.mark.parametrize("name", REJECTED)
 def test_rejected(other, waiting, clean, name):
-    """Each kind of invalid checkpoint is rejected with its own cause, and the target is unchanged."""
+    """Each kind of invalid checkpoint is rejected for its own reason, and the target is unchanged."""
     make_checkpoint, cause, message = REJECTED[name]
     with pytest.raises(RejectionError, match=message) as caught:
         restore(make_checkpoint(waiting), other, key=KEY, owner=OWNER, expected=Expectation(seen=2))
@@ -256,7 +256,7 @@ def test_rejected(other, waiting, clean, name):
     (2, {"role": {"broadcast_formats": False}}, "node 2 must have 8 words of counts, not 0"),
 ])
 def test_other_nodes(waiting, rank, change, differs):
-    """The error names a target node that computes different bits or has no table of counts."""
+    """The error names a target node that would compute different bits or has no table of counts."""
     configs = list(RELAY)
     configs[rank] = configs[rank].replace(**change)
     ring = Ring([Device(None, config) for config in configs])
@@ -270,8 +270,8 @@ def test_other_nodes(waiting, rank, change, differs):
     ("idle", "^READ_BACK: node 2, region idle must have the CRC-32 of what was sent to it$"),
 ])
 def test_read_back(other, waiting, monkeypatch, space, message):
-    """A count, or a word of a list or program, that was not written correctly is detected, and the nodes' contents
-    are put back. Afterwards the checkpoint can be restored."""
+    """A count, list word or program word that was not written correctly is detected, and the previous contents of all
+    nodes are restored. Afterwards the checkpoint can be restored."""
     rank = 1 if space == "activations" else 2
     device, windows = other.devices[rank], windows_of(admit(open_archive(waiting), other))
     clean = digest(other, windows)
@@ -306,14 +306,14 @@ def test_read_back(other, waiting, monkeypatch, space, message):
 
 
 class Nodes:
-    """Stub of a streaming ring with the members that the checks of a target need."""
+    """Stub of a streaming ring with only the members that checking a restore target reads."""
 
     nodes, topology = 3, RingTopology(3)
     devices = tuple(Node(None, config) for config in RELAY)
 
 
 def test_mutated_manifests(waiting):
-    """Each of 1,000 modified manifests of unequal nodes is either rejected or valid."""
+    """Each of 1,000 modified manifests of unequal nodes is either rejected or admitted."""
     seed = 7
     generator, counts = random.Random(seed), dict.fromkeys([*Cause, None], 0)
     archive = open_archive(waiting)
@@ -331,7 +331,7 @@ def test_mutated_manifests(waiting):
 
 
 def test_not_begun():
-    """A run must finish a set before it can be saved, and a state cannot be resumed by a different run."""
+    """A run can be saved only after its first set, and a state can be resumed only by the same run."""
     ring = Ring([Device(None, config) for config in RELAY])
     refuses("Run must have done a set before it is saved", state_of, run_of(ring))
     run = GoldenStreaming(examples(), run_of(ring)._start, workers=2, optimizer=SGD(0.05))

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""A tenant's job resumes as another tenant on other nodes, in windows at other addresses."""
+"""A tenant's job resumes as a different tenant on different nodes, in windows at different addresses."""
 
 import dataclasses
 
@@ -65,7 +65,7 @@ def opened():
 
 
 def others(ring, outside):
-    """Words of all memories except the given windows."""
+    """All words of all memories outside of the given windows."""
     words = []
     for device in ring.devices:
         for space in CONFIG.memory_map:
@@ -124,7 +124,7 @@ def test_same_bits(opened):
 
 
 def test_refused(opened):
-    """A window that is too small is reported like a memory, and the target and its window are unchanged."""
+    """A window that is too small is reported as too little memory; the target and window are unchanged."""
     source, target = opened
     here, there = TenantHost(source.devices), TenantHost(target.devices)
     here.grant(1, windows(HERE))

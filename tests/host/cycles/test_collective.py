@@ -71,7 +71,7 @@ def test_zeros_of_sums():
 
 
 def test_zeros_of_short_blocks():
-    """Zeros in short blocks follow a binomial distribution, equal at each hop; a single block has the median."""
+    """Element counts of short blocks are binomially distributed, alike at each hop; a lone block has the median."""
     costs = Costs(Format(density=0.1), length=32 * 200, nodes=200, segment=256, sums=True)
     zeros = costs.positions(0, 0, 0)
     assert abs(zeros.mean() - 3.2) < 0.05
@@ -127,7 +127,7 @@ def test_errors_on_large_rings(counted):
 
 
 def test_errors_where_zeros_are_expected():
-    """Errors are small except for vectors of 32 elements, which may have twice the expected elements, or none."""
+    """Errors are small except for vectors of 32 elements, which may be twice as dense as expected, or all zero."""
     compared = points.compare(POINTS["chosen"])
     assert statistics.mean(abs(comparison.error) for comparison in compared) <= 0.01
     assert max(abs(comparison.error) for comparison in compared) <= 0.1

@@ -61,7 +61,7 @@ class TestBuffer:
 
 class TestAllocator:
     def test_room(self):
-        """A region is as large as the smallest memory it uses, such as state and master memories."""
+        """The room for a region is limited by the smallest memory it uses, such as the state or master memory."""
         allocator = Allocator(CONFIG.memory_map)
         assert [allocator.room(space) for space in ("gradients", "weights", "state")] == [256, 320, 64]
         plain = Allocator(NodeConfig(memories=Memories(planes=0)).memory_map)
@@ -91,7 +91,7 @@ class TestAllocator:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_never_overlap(self, seed):
-        """After random allocations and frees, buffers never overlap or exceed their memory; errors mean no room."""
+        """Buffers never overlap or exceed their memory, and an allocation fails only if there is no room."""
         generator = random.Random(seed)
         allocator, taken = Allocator(CONFIG.memory_map), {space: {} for space in ("gradients", "weights", "state")}
         for _ in range(300):
@@ -118,7 +118,7 @@ class TestAllocator:
             used[buffer] = True
 
     def test_whole_vectors(self):
-        """Masters use one word per element of a block, packed state half a word; a failure reserves no buffer."""
+        """Master weights use a word per block element, packed state half a word; a failure reserves no buffer."""
         allocator = Allocator(CONFIG.memory_map)
         first = Allocation(length=50, planes=1, packed_state=True).place(allocator, CONFIG, nodes=2)
         assert first.state == Buffer("state", 0, 32)
@@ -135,7 +135,7 @@ class TestAllocator:
 
 
 def test_two_vectors_train_in_one_memory():
-    """Two models in one memory train step by step as if separately; sums of both can be queued together."""
+    """Two models in one memory train alternately as they would separately; sums of both may be queued."""
     config = rings.CONFIGS["default"]
     generator = np.random.default_rng(11)
     optimizer = SGD(learning_rate=0.1, momentum=0.9)
@@ -164,7 +164,7 @@ def test_two_vectors_train_in_one_memory():
             assert (ring.memory.read_weights(vector).view(np.uint32) == model.weights).all()
             assert (ring.memory.read_state(vector, packed_state=packed).view(np.uint32) == model.state[0]).all()
 
-        # Queue sums of both vectors one after another, more of them than a node's queue holds.
+        # Alternately queue sums of both vectors, more of them than a node's queue can hold.
         gradients = [rings.random(generator, (2, vector.length), density=0.6) for vector in vectors]
         for vector, values in zip(vectors, gradients, strict=True):
             ring.memory.write_gradients(list(values), vector)
@@ -189,7 +189,7 @@ def test_two_vectors_train_in_one_memory():
         assert (ring.memory.read_errors(vectors[1]).view(np.uint32) == errors).all()
         assert outcome.dropped == [int((row == 0).sum()) for row in kept]
 
-        # Mask in a buffer, with lists after all weights. Weights and the gradients before the buffer stay unchanged.
+        # Mask a buffer, with lists after all weights. Weights, and gradients before the buffer, stay unchanged.
         data, lists = ring.memory.allocator.allocate("gradients", 96), ring.memory.allocator.allocate("weights", 64)
         matrices = rings.random(generator, (2, 5, 6))
         masked = ring.local.mask([[MaskJob(matrices=matrices, mask=Mask(triangle=True))]] * 2, alternative=-1.0,
@@ -247,7 +247,7 @@ def test_what_buffers_lack():
 
 
 def test_a_failure_among_queued_commands():
-    """A rejected command reports its error, commands before and after it succeed, and the ring stays usable."""
+    """A rejected command reports its error, the commands before and after it succeed, and the ring stays usable."""
     config = rings.CONFIGS["default"]
     with rings.open_nodes(2, config=config) as (ring, _):
         ring.memory.write_gradients([np.ones(64, np.float32)] * 2)

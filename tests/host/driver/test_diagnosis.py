@@ -21,7 +21,7 @@ def check_usable(ring):
 
 
 class TestSlowLinks:
-    """Words in flight are not counted as lost, and the first node to time out is not taken for the slow one."""
+    """Words in flight are not counted as lost, and the first node to time out is not mistaken for the slow one."""
 
     def fail(self, ring, simulation, length):
         ring.memory.write_gradients(list(np.ones((ring.nodes, length), dtype=np.float32)))
@@ -45,7 +45,7 @@ class TestSlowLinks:
 
     @pytest.mark.parametrize(("nodes", "link"), RINGS)
     def test_rate(self, nodes, link):
-        """Words arrive so rarely that their receiver times out in between, but all of them arrive."""
+        """Words arrive so rarely that their receiver times out between two of them, but all words arrive."""
         with rings.open_nodes(nodes, config=NodeConfig(), timeout=1000) as (ring, simulation):
             simulation.links[link].set_rate(1, 1500)
             assert self.fail(ring, simulation, LENGTH) == (
@@ -94,7 +94,7 @@ class TestLostWords:
 
 
 def test_differences_of_counters():
-    """Counter differences wrap around, and words that arrive late make them negative."""
+    """Differences of counters wrap around, and become negative when words arrive late."""
     counters = RingCounters([None] * 2)
     assert counters.missing([(5, 0), (7, 4)]) == [1, 7]
     assert counters.missing([(3, (1 << 32) - 2), ((1 << 32) - 2, 2)]) == [1, 0]

@@ -59,7 +59,7 @@ class Reference(rings.Reference):
                          lanes=self.ring.formats.lanes)
 
     def check_update(self, message="", *, density=0.8):
-        """Update with new gradients on the ring and in the model; returns the outcome and the traffic."""
+        """Run an update with new gradients on the ring and in the model; returns the outcome and the traffic."""
         gradients = self.gradients(density=density)
         outcome = self.ring.collectives.fused_update(len(self.master))
         traffic = self.update(gradients)
@@ -84,7 +84,7 @@ class TestValues:
     @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     def test_every_operation(self, config, nodes):
-        """The residual of each operation is added in the next one."""
+        """The residual of each operation is added by the next operation."""
         with open_nodes(nodes, config=config) as (ring, _):
             for length in (0, 1, 31, 33, 700, 1300):
                 reference = Reference(ring, length, seed=nodes * 10_000 + length)
@@ -146,7 +146,7 @@ class TestValues:
 
     @pytest.mark.parametrize("config", [RAW, BOTH], ids=lambda config: config.gradients)
     def test_other_operations(self, config):
-        """A broadcast transfers weights unchanged, and a gather uses the weight codec."""
+        """A broadcast transfers weights unchanged, and an all-gather uses the weight codec."""
         length = 700
         weights = random(np.random.default_rng(5), (3, length))
         with open_nodes(3, config=config) as (ring, _):
@@ -165,7 +165,7 @@ class TestValues:
 
 
 def test_counts_of_units():
-    """Units count segments: 4 per block, with 3 blocks sent and the last sum done by the optimizer."""
+    """Units are segments, four per block: a node sends three blocks, and the optimizer does the last sum."""
     nodes, length = 4, 4096
     names = ("ENCODES", "COMPRESSED_ADDS", "DECODES", "OPTIMIZER_BURSTS", "PACKETS_SENT", "WORDS_SENT",
              "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "POSITIONS_ADDED")
@@ -195,7 +195,7 @@ class TestTiming:
     @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     @pytest.mark.parametrize("rates", [(1, 2, 3), (7, 1, 1)])
     def test_slow_links(self, config, rates):
-        """Words may arrive singly at any interval, even if a packet consists of a single block."""
+        """Words may arrive one at a time at any interval, even if a packet consists of a single block."""
         with open_nodes(3, config=config) as (ring, simulation):
             for link, rate in zip(simulation.links, rates, strict=True):
                 link.set_rate(1, rate)
@@ -228,8 +228,8 @@ class TestTiming:
 
     @pytest.mark.parametrize(("nodes", "ratio"), [(2, 1.08), (4, 1.20)])
     def test_cycles(self, nodes, ratio):
-        """A long vector takes few cycles more than the words of its weights and gradients. With two nodes, the limit
-        is the optimizer, which computes one weight per cycle."""
+        """The update of a long vector takes only a few more cycles than the words of its weights and gradients. With
+        two nodes, the bottleneck is the optimizer, which computes one weight per cycle."""
         length = 16384
         with open_nodes(nodes) as (ring, _):
             outcome, traffic = Reference(ring, length).check_update(density=1)
@@ -263,7 +263,7 @@ class TestResiduals:
             assert (ring.memory.read_weights(100) == 1).all()
 
     def test_added_as_they_are(self):
-        """Residuals written by the host are used in the next sum; if only the optimizer reads a sum, they stay."""
+        """Residuals written by the host are used in the next sum; they stay where only the optimizer reads a sum."""
         length = 500
         with open_nodes(2) as (ring, _):
             reference = Reference(ring, length)
@@ -321,7 +321,7 @@ class TestFailures:
             check_usable(ring, "afterwards")
 
     def test_one_node_gathers(self):
-        """A node that gathers instead of updating sends weights, and the command fails on all nodes."""
+        """If one node gathers instead of updating, it sends weights, and the command fails on all nodes."""
         with open_nodes(3, config=WIDE) as (ring, _):
             reference = Reference(ring, 600)
             reference.gradients()
@@ -336,7 +336,7 @@ class TestFailures:
 
 
 def test_training():
-    """All bits of all nodes agree after every step, and all bits of the residuals agree at the end."""
+    """All nodes are bit-identical after every step, and all their residuals match the model's at the end."""
     with open_nodes(4, host_port=False) as (ring, _):
         training = train(ring, digits(), TrainingConfig(epochs=2))
     assert training.bit_exact is True

@@ -21,8 +21,8 @@ def test_configuration():
 @pytest.mark.parametrize(("name", "nodes"), [("wide", 2), ("wide", 3), ("wide", 4), ("table", 2), ("table", 5)])
 def test_operations(name, nodes):
     """Weights, sums and words match the golden model for odd and even numbers of segments, short and empty segments,
-    and any rates and latencies; links with replay do not change these while they run. Gradients are added in coded
-    form (wide) or decoded (table)."""
+    and any rates and latencies (constant on links with replay). Gradients are added in coded form (wide) or decoded
+    (table)."""
     config, generator = CONFIGS[name], np.random.default_rng(nodes)
     segment, longest = config.segment, min(config.memories.weight, nodes * config.memories.state)
     codec, weight_codec = GRADIENT_CODECS[config.gradients], WEIGHT_CODECS[config.weights.codec]

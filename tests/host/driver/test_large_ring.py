@@ -18,7 +18,7 @@ open_nodes = functools.partial(rings.open_nodes, NODES, config=CONFIG, timeout=2
 
 
 def test_sums():
-    """All bits and words match for blocks of several segments, of a single group, and of no group."""
+    """All bits and words match for blocks of several segments, blocks of a single group, and empty blocks."""
     generator = np.random.default_rng(NODES)
     with open_nodes() as (ring, _):
         for length in (8192, 333):
@@ -32,7 +32,7 @@ def test_sums():
 
 
 def test_updates():
-    """All bits and words of a broadcast and of two updates match."""
+    """All bits and words of a broadcast and of two updates match the golden model."""
     generator, optimizer = np.random.default_rng(NODES), SGD(learning_rate=0.1, momentum=0.9)
     with open_nodes() as (ring, simulation):
         simulation.set_far_speed(latency=16, rate=4)

@@ -83,7 +83,7 @@ def test_host_port():
 
 
 def test_memories():
-    """Each node has the memories of its own configuration, with its own space numbers."""
+    """Each node has the memories of its own configuration, with its own memory numbers."""
     with open_streaming() as (ring, simulation):
         spaces = [[space for space in config.memory_map if space.name != "trace"] for config in RELAY]
         assert simulation.spaces == tuple(map(len, spaces)) == (3, 3, 5)
@@ -110,7 +110,7 @@ def test_memories():
 
 
 def test_saved_in_mid_command():
-    """A saved state continues in another ring with a different number of threads; a reset restores every node."""
+    """A saved state continues on a ring with a different number of threads; a reset restores every node."""
     libraries = [rings.library(config) for config in RELAY]
     generator = np.random.default_rng(5)
     with open_streaming(threads=2, host_port=False) as (ring, simulation):

@@ -48,8 +48,8 @@ def played(ring, program, *, passes=1):
 
 @pytest.mark.parametrize("wire", [1, 16, 60])
 def test_cycles(wire):
-    """From the end of a command to the start of a waiting one, cycles match the formula for each number of hops, plus
-    at most two, since queues take turns at both ends."""
+    """The cycles from the end of a command to the start of one that waits for it match the formula for each number of
+    hops, plus up to two, since queues take turns at both ends."""
     with open_nodes(latency=wire) as (ring, _):
         rows = []
         for first in range(NODES):
@@ -65,7 +65,7 @@ def test_cycles(wire):
 
 
 def test_passes():
-    """Waits across passes in a cycle of nodes hold for 20 passes on links with different latencies."""
+    """For 20 passes, waits across passes in a cycle of nodes are respected, with different link latencies."""
     program = Program(nodes=3)
     first = program.add("one", operation="COMPUTE", queue=Queue.COMPUTE, fields={"duration": [30, 200, 90]})
     second = program.add("two", operation="QUIESCE", queue=Queue.COMMUNICATE)
@@ -119,7 +119,7 @@ def test_counts_of_earlier_runs():
 
 
 def test_random_programs_see_a_missing_wait(monkeypatch):
-    """Comparing random programs with a model that waits detects when nodes ignore waits for other nodes."""
+    """Comparing random programs with a model that waits reveals nodes that ignore waits for other nodes."""
     commands = CompiledProgram.commands
     monkeypatch.setattr(CompiledProgram, "commands", lambda *arguments, **options: [
         [dataclasses.replace(command, remote=0) for command in queue] for queue in commands(*arguments, **options)])
@@ -198,7 +198,7 @@ def straggler(late, duration, nodes=NODES):
                         "gradient_base": 0, "state_base": 256, "length": 256}, duration=duration)
     program.add("sum", operation="ALL_REDUCE", queue=Queue.COMMUNICATE, collective=True, reads=[region],
                 writes=[region], fields={"gradient_base": 0, "length": 256})
-    # All nodes wait for the sum, which the nodes before the late one begin long before.
+    # Every node then waits for the end of the sum, which all nodes except the late one begin early.
     last = program.add("last", operation="QUIESCE", queue=Queue.COMPUTE)
     program.wait(last, program.tasks[1])
     return program.compile()
@@ -206,8 +206,8 @@ def straggler(late, duration, nodes=NODES):
 
 @pytest.mark.parametrize("late", range(NODES))
 def test_a_straggler_is_not_a_broken_link(late):
-    """All nodes wait for a node that computes for ten time-outs, in the sum and in later commands, and the sum is
-    correct. A time-out must be longer than the period of keep-alive words."""
+    """While one node computes for ten time-outs, all nodes wait for it, in the sum and in later commands, and the sum
+    is correct. A time-out must be longer than the period of keep-alive words."""
     duration = 10 * TIMEOUT
     assert KeepAlive.period < TIMEOUT
     values = np.random.default_rng(late).integers(-50, 50, (NODES, 256)).astype(np.float32)
@@ -222,7 +222,7 @@ def test_a_straggler_is_not_a_broken_link(late):
 
 
 def test_a_node_that_others_wait_for_in_a_sum():
-    """A node begins a sum, and the rest join it only after its COMPUTE has ended, ten time-outs later."""
+    """A node begins a sum while it computes; the rest join only after that COMPUTE, ten time-outs later."""
     program = Program(nodes=NODES)
     long = program.add("long", operation="COMPUTE", queue=Queue.COMPUTE, duration=10 * TIMEOUT,
                        fields={"duration": [10 * TIMEOUT, 1, 1, 1]})
@@ -257,17 +257,17 @@ def busy():
 @pytest.mark.parametrize("program", [straggler(0, 100), straggler(0, 10 * TIMEOUT), busy()],
                          ids=["nobody", "one", "all"])
 def test_a_cut_link_is_named(program):
-    """A cut link is named and ends the sum within a time-out, even if the previous node or all compute."""
+    """A cut link is named and ends the sum within a time-out, even if its source or all nodes compute."""
     with open_nodes() as (ring, simulation):
         played(ring, straggler(0, 100))
         ring.programs.load([program.commands(rank, NODES) for rank in range(NODES)])
-        # Node 1 sends, but node 2 receives nothing, neither from it nor from any other node.
+        # Node 1 sends, but node 2 receives nothing, neither from node 1 nor forwarded from any other node.
         simulation.links[1].cut(simulation.cycle + 300)
         with pytest.raises(RingError) as caught:
             ring.programs.run(collectives=program.collectives)
         assert caught.value.cause == 1
         event = caught.value.events[2]
-        # After its time-out, the node waits equally long for the end of its predecessor's packets.
+        # After its time-out, the node waits for another time-out for the end of its predecessor's packets.
         assert event.status is EventStatus.INGRESS_TIMEOUT
         assert event.cycles < 2 * TIMEOUT + 300
         simulation.links[1].mend()

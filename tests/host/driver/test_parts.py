@@ -33,7 +33,7 @@ def settings(config, *, packed_state=False):
 
 
 def reset(ring, weights, state, where, *, packed_state):
-    """Give all nodes the same contents, whatever commands ran before."""
+    """Give all nodes the same memory contents, whatever commands ran before."""
     ring.collectives.distribute(weights, where)
     ring.settings.write(settings(ring.devices[0].config, packed_state=packed_state))
     if state is not None:
@@ -63,7 +63,7 @@ def held(state, *, packed_state):
     ("default", 1), ("default", 2), ("default", 3), ("default", 4), ("mx9", 3), ("table", 3), ("centroid", 3),
     ("narrow", 3)])
 def test_updates_of_random_cuts(name, nodes):
-    """Updating the parts in any order gives the bits of a single update, in buffers at any base."""
+    """Updating the parts in any order is bit-identical to a single update, with buffers at any base."""
     config = rings.CONFIGS[name]
     generator = np.random.default_rng(nodes)
     length = 900 if name == "narrow" else 1300
@@ -122,8 +122,8 @@ def test_sums_of_random_cuts(nodes):
     ("default", 1, 700), ("default", 2, 1300), ("default", 3, 1000), ("default", 4, 33), ("default", 5, 1300),
     ("centroid", 3, 1300), ("mx9", 1, 300), ("mx9", 2, 1300), ("table", 4, 1300), ("narrow", 3, 900)])
 def test_update_in_three_commands(name, nodes, length):
-    """Sums of the parts to their owners, updates of the owned blocks, and one gather together equal a fused update,
-    including masters and residuals. Weights pass through their codec twice, which has no further effect."""
+    """Reducing the parts to their owners, updating the owned blocks, and a single gather equal a fused update,
+    including masters and residuals. Weights pass through their codec twice; the second pass has no effect."""
     config = rings.CONFIGS[name]
     generator = np.random.default_rng(nodes)
     weights, gradients = rings.random(generator, length), rings.random(generator, (nodes, length), density=0.8)
@@ -174,7 +174,7 @@ class TestNumbers:
     @pytest.mark.parametrize("lengths", [(600, 600), (600, 568), (32, 600)])
     @pytest.mark.parametrize("operation", [Operation.ALL_REDUCE, Operation.FUSED_UPDATE])
     def test_swapped_on_one_node(self, lengths, operation):
-        """If one node runs two collectives in reverse order, both fail, and no memory holds a mix of both sums."""
+        """If one node swaps two collectives, both fail, and no memory holds a mixture of the two sums."""
         generator = np.random.default_rng(1)
         nodes = 3
         gradients = rings.random(generator, (nodes, 1300))
@@ -212,7 +212,7 @@ class TestNumbers:
 
     @pytest.mark.parametrize("nodes", [1, 2])
     def test_repeated(self, nodes):
-        """A number equal to the previous collective's is rejected, after any other commands, until a link reset."""
+        """The number of the previous collective is rejected, whatever ran in between, until links are reset."""
         gradients = np.random.default_rng(nodes).standard_normal((nodes, 100)).astype(np.float32)
         with rings.open_nodes(nodes, config=DEFAULT) as (ring, _):
             def push(number, operation=Operation.ALL_REDUCE, **fields):
@@ -242,7 +242,7 @@ class TestNumbers:
             assert push(0) is EventStatus.OK
 
     def test_driver_never_repeats(self):
-        """The driver's numbers wrap around, and every command of any kind uses a new one."""
+        """The driver's numbers wrap around, and every command of any kind uses a new number."""
         with rings.open_nodes(2, config=DEFAULT) as (ring, _):
             ring.memory.write_gradients([np.ones(40, np.float32)] * 2)
             ring.commands.resume_from(0, (1 << 16) - 3)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Contract of a ring's parts, on rings of every kind: of plain nodes, of a grid, and of tenants."""
+"""The contract that rings of every kind fulfil: rings of plain nodes, of a grid, and of tenants."""
 
 import contextlib
 import importlib
@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[3]
 LENGTH = 100
 #: Settings with which an update turns zero weights into the mean of the gradients.
 MEAN = {"rule": Rule.SGD, "learning_rate": -1.0}
-#: Windows for the tenants: half of each memory.
+#: Windows of the tenants: half of each memory for each tenant.
 WINDOWS = {name: (0, CONFIG.memory_map[name].words // 2)
            for name in ("gradients", "weights", "state_0", "activations")}
 
@@ -76,7 +76,7 @@ def open_tenant(*, own):
         yield ring
 
 
-#: Configuration of golden nodes, with a single port, since their cycles are modelled.
+#: Configuration of golden nodes, with a single port so that their cycles are modelled.
 GOLDEN = CONFIG.replace(topology=SingleRing(), features=())
 
 
@@ -98,7 +98,7 @@ RINGS = {"golden": open_golden, "golden_flat": lambda: open_golden(shape=Shape.F
          "golden_grid": lambda: open_golden(shape=Shape.GRID), "ring": open_ring,
          "flat": lambda: open_shape(Shape.FLAT), "grid": lambda: open_shape(Shape.GRID),
          "tenant": lambda: open_tenant(own=False), "driver": lambda: open_tenant(own=True)}
-#: Parts that some rings lack, with the beginnings of the error messages.
+#: Parts that some rings lack, with the beginning of each error message.
 LACKING = {"grid": {"programs": "Programs must be of nodes in one flat ring, not in rings of shape grid",
                     "compute": "Lists of layers must be for nodes in one flat ring, not in rings of shape grid",
                     "quorum": "Quorum updates must be of nodes in one flat ring, not in rings of shape grid",
@@ -130,7 +130,7 @@ def members(kind):
 
 
 def parts():
-    """Parts of a ring with their classes; parts that only flat rings have come last."""
+    """Parts of a ring with their classes; parts that exist only on flat rings come last."""
     known = {**vars(protocols), **CLASSES}
     return {name: typing.get_type_hints(value.fget, known)["return"]
             for name, value in members(protocols.FlatRing).items() if isinstance(value, property)}
@@ -247,7 +247,7 @@ def test_partition(kind, ring):
 
 
 def check_cycles(kind, outcome):
-    """Check that cycles are measured or modelled, or None if there is no model."""
+    """Check that cycles are positive, or None for kinds of rings without a cycle model."""
     assert outcome.cycles is None if kind in NOT_MODELLED else outcome.cycles > 0
 
 
@@ -262,7 +262,7 @@ def test_updates(kind, ring):
 
 
 def test_counters(kind, ring):
-    """An update is counted at all nodes; a tenant's driver may not clear the counters."""
+    """Every node counts an update; a tenant's driver may not clear the counters."""
     if kind == "driver":
         with pytest.raises(ForeignTenantError):
             ring.counters.clear()
@@ -325,7 +325,7 @@ def test_collectives(kind, ring):
 
 
 def test_recovery(kind, ring):
-    """Recovery clears settings and keeps memories, and commands run again; tenants may not recover a ring."""
+    """Recovery clears settings but no memory, and commands run again; tenants may not recover a ring."""
     expected = mean(ring)
     if kind == "driver":
         with pytest.raises(RingError, match=r"^The ring must be brought in order by the privileged host"):

@@ -81,7 +81,7 @@ class TestState:
 
     @pytest.mark.parametrize("length", [0, 1, 2, 31, 33, 63, 96, 128])
     def test_packed(self, ring, length):
-        """Words and rounding match the golden model, and a plane holds twice the number of packed elements."""
+        """Words and rounding match the golden model, and a plane holds twice the elements if they are packed."""
         state = np.random.default_rng(length).integers(0, 1 << 32, length, dtype=np.uint32)
         state[::7] = 0x7fff_ffff
         state[1::7] = 0x3f80_8000  # halfway between two bfloat16 numbers
@@ -243,7 +243,7 @@ class TestCollectives:
         assert cycles[2] < cycles[0] < cycles[3]
 
     def test_counts_of_units(self):
-        """Each block is encoded once when it is sent first or added to, and is not decompressed on the way."""
+        """A block is encoded when it is first sent and at each addition, and is never decoded on the way."""
         nodes, length = 4, 4096  # four segments per block
         gradients = np.ones((nodes, length), dtype=np.float32)
         with open_nodes(nodes) as (ring, _):

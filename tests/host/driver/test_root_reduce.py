@@ -41,8 +41,8 @@ def test_configuration():
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5, 16])
 def test_values_and_words(nodes):
-    """Weights, state, sums, words and bursts match the golden model with the same owner, for any lengths, owners,
-    rates and latencies."""
+    """Weights, state, sums, words and bursts match the golden model with this owner, for any lengths, owners, rates
+    and latencies."""
     generator = np.random.default_rng(nodes)
     with open_nodes(nodes, config=CONFIG, host_port=False, timeout=40000) as (ring, simulation):
         for length in (0, 1, 33, SEGMENT, 3 * SEGMENT - 1, 4 * SEGMENT, 4 * SEGMENT + 1, STATE):
@@ -88,8 +88,8 @@ def test_values_and_words(nodes):
 
 
 def test_queued():
-    """Updates and sums with changing owners or partitioned groups, also of parts of a vector, can be queued on nodes
-    that begin at different times."""
+    """Updates and sums of vectors or parts of vectors, with changing owners or partitioned groups, can be queued on
+    nodes that begin at different times."""
     generator = np.random.default_rng(4)
     nodes, length = 4, 5 * SEGMENT
     with open_nodes(nodes, config=CONFIG, host_port=False, timeout=40000) as (ring, simulation):
@@ -168,7 +168,7 @@ def test_refused():
 
 
 def test_buffers():
-    """An owner's buffers have room for all state, which can move between partitionings and back."""
+    """An owner's buffers have room for all state, which can be moved to a different partitioning and back."""
     generator = np.random.default_rng(9)
     optimizer = SGD(learning_rate=0.1, momentum=0.5)
     with open_nodes(3, config=CONFIG, host_port=False) as (ring, _):
@@ -194,7 +194,7 @@ def test_buffers():
 
 
 def test_training():
-    """Two steps of a stateful optimizer equal those with any other partitioning."""
+    """Two steps of a stateful optimizer have the same results as with any other partitioning."""
     generator = np.random.default_rng(11)
     with open_nodes(4, config=CONFIG, host_port=False) as (ring, _):
         ring.partition.set_root(3)

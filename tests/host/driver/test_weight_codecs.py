@@ -72,7 +72,7 @@ class TestFusedUpdate:
                 rings.train_twice(reference, optimizer, generator, packed_state=packed_state, message=name)
 
     def test_special_weights(self):
-        """A block with an infinity or NaN becomes NaN on every node, also on its owner; masters are unchanged."""
+        """A block with an infinity or NaN becomes NaN on all nodes, including its owner; masters do not change."""
         length = 700
         weights = random(np.random.default_rng(2), length)
         weights[[3, 300, 650]] = np.inf, -np.inf, 1e-45
@@ -133,7 +133,7 @@ class TestFusedUpdate:
                 reference.compare(f"{seed=}")
 
     def test_cycles(self):
-        """Although packets are short, dense gradients take few cycles more than their words and headers."""
+        """Although packets are short, a dense update takes only a few more cycles than its words and headers."""
         length, nodes = 3072, 3
         generator = np.random.default_rng(3)
         with open_nodes(nodes, config=rings.CONFIGS["wide"]) as (ring, _):
@@ -152,7 +152,7 @@ class TestOtherOperations:
 
     @pytest.mark.parametrize("nodes", [1, 2, 3])
     def test_weights(self, nodes):
-        """The owner of a block ends with the decoded weights as well. Masters do not change."""
+        """The owner of a block also ends up with the decoded weights, and its master weights do not change."""
         length = 700
         weights = random(np.random.default_rng(nodes), (nodes, length))
         with open_nodes(nodes) as (ring, _):
@@ -271,7 +271,7 @@ class TestFailures:
                 check_update(ring, 600, f"{number=}")
 
     def test_damaged_word_of_the_gather(self):
-        """Damage in the last segment, which belongs to the gather, is detected, and none of it is written."""
+        """Damage in the last segment, which belongs to the gather, is detected; the segment is not written."""
         with open_nodes(2) as (ring, simulation):
             reference, gradients = prepare(ring, 512)
             before = reference.weights
@@ -302,8 +302,8 @@ class TestFailures:
 
 
 def test_training_reaches_the_bar():
-    """All bits of all nodes and masters agree after every step, and accuracy is within half a point of raw weights
-    and gradients, which reach 97.22 % of 360 images."""
+    """Weights on all nodes and the master weights match bit for bit after every step, and accuracy is within half a
+    point of raw weights and gradients, which reach 97.22 % of 360 images."""
     with open_nodes(4, threads=2, host_port=False) as (ring, _):
         training = train(ring, digits(), TrainingConfig())
     assert training.bit_exact is True

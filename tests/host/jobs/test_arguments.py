@@ -101,7 +101,7 @@ CALLS = {
 #: Methods of a job that have no arguments.
 WITHOUT = {"Job.state", "Job.close"}
 
-#: Values that are invalid for some parameters, most of them for almost all parameters.
+#: Values that are invalid for at least some parameters, in most cases for almost all of them.
 VALUES = [
     object(), gradring.Adam, gradring.Adam(), "2", "adam", "[/b]\n", b"2", True, np.True_, None, -1, 0, 2, 1.5, -0.5,
     math.nan, math.inf, -math.inf, 10**400, 1j, [], [1.5], ["a"], [object()], {}, {"clock": "x"}, (1, 2, 3),
@@ -142,7 +142,7 @@ def test_wrong_values(name, parameter, opening):
 
 
 def test_all_walked():
-    """The tests cover all functions that the package exports and all methods of a job."""
+    """The tests cover every function that the package exports and every method of a job."""
     methods = {f"Job.{name}" for name, value in vars(gradring.Job).items()
                if inspect.isfunction(value) and not name.startswith("_")}
     assert methods == {name for name in CALLS if "." in name} | WITHOUT
@@ -234,7 +234,7 @@ print(job.nodes, flush=True)
 
 @pytest.mark.parametrize("child", ["", "child"])
 def test_end_of_process(child):
-    """A job that is still open at the end of its process is closed exactly once, without any messages."""
+    """A job still open at the end of its process is closed exactly once, without any messages."""
     ended = subprocess.run([sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-c", UNCLOSED, child],
                            capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stdout) == (0, "2\nclosed\n"), ended.stderr

@@ -12,7 +12,7 @@ from host.training.optimizers import SGD, Adam, AdamW
 from tests.host.rings import CONFIGS
 from tests.refusals import refuses
 
-#: Node configurations with libraries that are shared with other tests.
+#: Node configurations that other tests use as well, so that libraries are shared.
 DEFAULT, LOSSY = CONFIGS["default"], CONFIGS["mx9"]
 
 
@@ -154,7 +154,7 @@ def test_lossy_steps():
 
 
 def test_density():
-    """Nodes send only a fraction of their elements in each sum, and the rest in later sums."""
+    """In each sum, nodes send only a fraction of their elements; later sums send the rest."""
     length, density = 1000, 0.2
     with simulate(nodes=2, length=length, density=density, part=512) as job:
         sums, added = np.zeros(length), np.zeros(length)
@@ -202,7 +202,7 @@ def test_difference(monkeypatch):
 
 
 def test_without_check():
-    """Without the golden model, results have the same bits, and the figures that need the model are absent."""
+    """Without the golden model, results have the same bits, and figures that require the model are absent."""
     values = gradients(60, 2, 96)
     with simulate(node=DEFAULT, nodes=2, length=96, optimizer=SGD(0.1), check=False) as job:
         weights, figures = job.step(values)
@@ -256,7 +256,7 @@ def test_values_of_bits():
 
 
 def test_replaced_optimizer():
-    """An optimizer that a schedule replaces changes only the scalar settings of a step."""
+    """Replacing the optimizer of a job, as a schedule does, changes only the scalar settings of a step."""
     values = np.ones((2, 32), np.float32)
     optimizer = SGD(1.0)
     with simulate(node=DEFAULT, nodes=2, length=32, optimizer=optimizer) as job:

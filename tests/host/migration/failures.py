@@ -6,7 +6,7 @@
 runs a source, a target, a ledger and a tenant as separate processes. In each case the tenant moves a job, and either
 one party is killed before or within a step by SIGKILL, or one message is lost. Dead parties then restart with only
 the data on disk, and another tenant settles. After that exactly one site must run, the one that the ledger names, and
-the job must end with the bits of a job that was never moved. ``--few`` has each step once, and each party twice.
+the job must end bit-identical to a job that was never moved. ``--few`` has each step once, and each party twice.
 """
 
 import argparse
@@ -58,8 +58,8 @@ class Job(Site):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A party that is killed before a step or some seconds into it, or the number of a lost message, or neither for
-    the case without a failure."""
+    """A party that is killed, before a step or some seconds into it; or the number of the message that is lost; or
+    neither, for the case without a failure."""
 
     victim: str = ""
     step: Step | None = None
@@ -77,7 +77,7 @@ SEED = 3
 _DELAYS = random.Random(SEED)
 KILLS = [Case(victim, step, delay) for step in Step for victim in PARTIES
          for delay in (0.0, _DELAYS.uniform(0.001, 0.05))]
-#: Cases with each step once, and each party twice.
+#: Cases that include each step once, and each party twice.
 FEW = [Case(PARTIES[(place + place // 4) % 4], step) for place, step in enumerate(Step)]
 
 
@@ -108,7 +108,7 @@ def forked(act):
 
 
 def started(name, folder):
-    """Process ID of a party that has started to listen."""
+    """Process ID of a party that has started and is listening."""
     where = address(folder, name)
     where.unlink(missing_ok=True)
     number = forked(lambda: serve(Ledger(folder / "ledger.json") if name == "ledger" else site(name, folder), where,
@@ -121,7 +121,7 @@ def started(name, folder):
 
 
 def ended(number):
-    """Whether a process has ended by itself within the time limit; otherwise it is killed."""
+    """Whether a process has ended by itself within the time limit; if not, it is killed."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         if os.waitpid(number, os.WNOHANG)[0]:
@@ -138,7 +138,7 @@ def proxies(folder, **options):
 
 
 class Messages:
-    """Decides for each message, in order, whether it is lost; at most one is."""
+    """Decides for each message, in order, whether it is lost; at most one message is."""
 
     def __init__(self, lost):
         self.lost, self.seen = lost, []
@@ -180,7 +180,7 @@ def move(folder, case, numbers):
 
 
 def finish(folder):
-    """Process of the next tenant: settles, and makes the owner finish the job."""
+    """Process of the next tenant, which settles and makes the owner finish the job."""
     sites = proxies(folder)[:2]
     ledger = proxies(folder)[2]
     before = [party.name for party in sites if party.running]
@@ -224,14 +224,14 @@ def whole(folder):
 
 
 def check(case, result, expected):
-    """Raise AssertionError unless only the site in the ledger runs, to the same bits."""
+    """Raise AssertionError unless only the site named in the ledger runs, with bit-identical results."""
     assert result["digest"] == expected, f"{case}: {result}"
     assert result["running"] == [result["owner"]], f"{case}: {result}"
     assert set(result["before"]) <= {result["owner"]}, f"{case}: {result}"
     assert not result["left"], f"{case}: {result}"
     if case.step is not None and not case.delay:
-        # From LOAD on, no party needs the source, so its death stops nothing, and a commit does not need the target,
-        # which has kept the checkpoint.
+        # From LOAD on, no party needs the source, so its death stops nothing; a commit does not need the target
+        # either, which has kept the checkpoint.
         last = {"source": Step.READ, "target": Step.READY}.get(case.victim, Step.COMMIT)
         steps = list(Step)
         assert result["owner"] == ("target" if steps.index(case.step) > steps.index(last) else "source"), result

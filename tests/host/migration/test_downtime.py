@@ -18,7 +18,7 @@ def check(downtime):
 
 
 def test_digits(tmp_path):
-    """Digits with a hidden layer of 64 and momentum on four nodes, from links of 16 cycles to 40 cycles."""
+    """Digits with a hidden layer of 64 and momentum on four nodes move from links of 16 cycles to 40."""
     config = with_optimizer(MOMENTUM, hidden=(64,), max_steps=2)
     here, there = (site_of(name, tmp_path, fabric_of("default", nodes=4, latency=latency), config=config)
                    for name, latency in (("here", 16), ("there", 40)))

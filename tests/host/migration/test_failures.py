@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Migrations where a party is killed or a message is lost: one owner runs the job, to the same bits."""
+"""Migrations with a killed party or a lost message: one owner runs the job, with identical bits."""
 
 import subprocess
 import sys
@@ -44,7 +44,7 @@ def begun(folder):
 
 
 def check(here, there, owner, expected, ledger):
-    """Check that only the ledger's site runs, and ends with the bits of a run that was never moved."""
+    """Check that only the ledger's site runs, with the same results as a run that never moved."""
     try:
         running = [site.name for site in (here, there) if site.running]
         assert running == [owner.name] == [ledger.read().owner]
@@ -88,7 +88,7 @@ def test_lost_message(tmp_path, expected, message):
 
 
 def test_silent_target(tmp_path, expected, monkeypatch):
-    """If the target's nodes stop responding, they are abandoned, and the job continues on its source."""
+    """A target with nodes that stop responding is abandoned, and the job continues on its source."""
     here, there, ledger = begun(tmp_path)
 
     def silent(*arguments, **options):
@@ -105,7 +105,7 @@ def test_silent_target(tmp_path, expected, monkeypatch):
 
 
 def test_processes(tmp_path):
-    """Source, target, ledger and tenant are processes. Once for each step one of them is killed by SIGKILL, and four
+    """Source, target, ledger and tenant are processes. At each step, one of them is killed once by SIGKILL; four
     messages are lost. ``make migrate-failures`` kills each party at each step, and loses each message."""
     done = subprocess.run([sys.executable, "-m", "tests.host.migration.failures", "--few", "--folder", tmp_path],
                           timeout=900, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False)
@@ -138,7 +138,7 @@ def test_rejected(tmp_path, expected, monkeypatch, late):
 
 
 def moved_twice(folder):
-    """A job that was moved there after step 1 and back after step 2, with its checkpoints."""
+    """A job that has moved to the other site after step 1 and back after step 2, and its checkpoints."""
     here, there, ledger = begun(folder)
     kept = []
     for source, target in ((here, there), (there, here)):
@@ -162,7 +162,7 @@ def test_older_checkpoint(tmp_path, expected):
                                             r"not missing$"):
             settle(ledger, [here, there])
         assert not here.running
-        for sequence in (2, 1):  # the ledger's, and the owner's next one
+        for sequence in (2, 1):  # the ledger's checkpoint, and the owner's next one
             here.close()
             here.path.write_bytes(kept[1])
             here.go_on(sequence=sequence)
@@ -177,8 +177,8 @@ def test_older_checkpoint(tmp_path, expected):
 
 
 def test_older_run(tmp_path, expected, monkeypatch):
-    """A source that was never scrubbed still has its earlier run. When the job has moved back, this run is not
-    continued, even if the start message was lost."""
+    """A source that was never scrubbed still holds its earlier run. After the job has moved back, that run does not
+    continue, even if the start message was lost."""
     here, there, ledger = begun(tmp_path)
     monkeypatch.setattr(here, "scrub", lambda: None)
     advance(here, 1)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Full disks and full memories at each step of a migration: one owner runs the job, to the same bits."""
+"""Full disks and memories at each step of a migration: one owner runs the job, with identical bits."""
 
 import contextlib
 import errno
@@ -15,7 +15,7 @@ CONFIG = with_optimizer(MOMENTUM, max_steps=2)
 
 FAULTS = {"disk": lambda: OSError(errno.ENOSPC, "No space left on device"), "memory": MemoryError}
 
-#: Functions inside the parties' calls; a fault in one of them leaves a call half done.
+#: Functions within the parties' calls; a fault in any of them leaves a call partly done.
 PARTS = [(site_module, name) for name in ("read", "make", "write_bytes", "examine", "admit", "unpack_state", "load",
                                           "verify", "scrub", "make_trainer")] + [(migrate_module, "write_json")]
 
@@ -88,7 +88,7 @@ def begun(folder, rings):
 
 
 def check(here, there, ledger, expected, label):
-    """Check that only the ledger's site runs, to the same bits, both with the fault and afterwards."""
+    """Check that only the ledger's site runs, and that its results match the expected ones bit for bit."""
     running = [site for site in (here, there) if site.running]
     assert [site.name for site in running] == [ledger.read().owner], label
     assert result(running[0])[:3] == expected, label
@@ -100,7 +100,7 @@ CALLS = [("ledger", "read"), ("there", "reserve"), ("here", "freeze"), ("here", 
 
 
 def test_calls(tmp_path, rings):
-    """The list above contains each call that a migration makes."""
+    """The list above contains every call that a migration makes."""
     assert calls(tmp_path, rings) == CALLS
 
 
@@ -123,13 +123,13 @@ def test_each_step(tmp_path, rings, expected, monkeypatch, call, fault, late):
 @pytest.mark.parametrize(("fault", "forever"), [("disk", True), ("memory", False)], ids=["disk", "memory, once"])
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part[1])
 def test_within_steps(tmp_path, rings, expected, part, fault, forever):
-    """One owner runs the job after any function within the steps fails, either once or from then on."""
+    """A single owner runs the job after any function within the steps fails, either once or from then on."""
     module, name = part
     here, there, ledger = begun(tmp_path, rings)
     with pytest.MonkeyPatch.context() as patch:
         failing = Fault(getattr(module, name), FAULTS[fault], forever=forever)
         patch.setattr(module, name, failing)
-        # A source that cannot be scrubbed loses its fabric, but the job has already moved.
+        # A source that cannot be scrubbed loses its fabric, but by then the job has already moved.
         with contextlib.nullcontext() if name == "scrub" else pytest.raises((OSError, MemoryError)):
             migrate(here, there, ledger)
         assert failing.failed

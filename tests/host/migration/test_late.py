@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Migration of nodes with late gradients while some of these are pending for a quorum update."""
+"""Migration of nodes while some late gradients are pending for a quorum update."""
 
 import numpy as np
 

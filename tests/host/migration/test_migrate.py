@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Migrations of training between simulated rings: the bits of a run that stays, and the downtime."""
+"""Migrations of training between simulated rings: bit-identical results, and the downtime."""
 
 import pytest
 
@@ -22,8 +22,8 @@ from tests.refusals import refuses
 @pytest.mark.parametrize("nodes", [2, 4])
 @pytest.mark.parametrize("optimizer", [MOMENTUM, ADAM], ids=["momentum", "adam"])
 def test_same_bits(tmp_path, optimizer, nodes):
-    """24 steps with gradients and weights in mx9 move after steps 0, 1, 11 and 23, also within an epoch, to a ring
-    with other latencies and threads, and back each time."""
+    """A run of 24 steps with gradients and weights in mx9 moves after steps 0, 1, 11 and 23, even within an epoch, to
+    a ring with other latencies and threads, and back each time."""
     config = with_optimizer(optimizer)
     here = site_of("here", tmp_path, fabric_of("mx9", nodes=nodes), config=config)
     there = site_of("there", tmp_path, fabric_of("mx9", nodes=nodes, latency=37, threads=2), config=config)
@@ -45,7 +45,7 @@ def test_same_bits(tmp_path, optimizer, nodes):
         assert ledger.read() == Entry("here", 4)
         *bits, versions = result(source)
         assert bits == list(expected[:3])
-        # The update count has moved as well: 24 steps, and the distribution of the initial weights.
+        # The update count has moved as well: 24 steps and the distribution of the initial weights.
         assert versions == [25] * nodes
     finally:
         here.close()
@@ -83,7 +83,7 @@ def test_to_nodes_of_another_kind(tmp_path):
 
 
 def test_refused(tmp_path):
-    """A site that does not own or run a job cannot give it away, and jobs that cannot move are reported."""
+    """A site that does not own or run a job cannot give it away; jobs that cannot move are rejected."""
     here, there = (site_of(name, tmp_path, None) for name in ("here", "there"))
     with pytest.raises(LedgerError, match=r"ledger\.json must be a ledger, with the owner of a job and a number$"):
         migrate(here, there, ledger_of(tmp_path / "other", "here").__class__(tmp_path / "ledger.json"))

@@ -49,7 +49,7 @@ def test_calls(served):
 
 
 def test_lost_messages(served):
-    """A call with a lost request has no effect, one with a lost answer has run, and the next one works."""
+    """A call with a lost request has no effect, one with a lost answer has run, and the next call works."""
     ledger, address = served
     lost = []
     remote = RemoteLedger("ledger", address, key=KEY, lost=lambda *message: message in lost)
@@ -80,7 +80,7 @@ def raw(address):
 
 
 def test_tenants_at_once(served):
-    """Several tenants make calls alternately while other connections are silent, and no one is blocked."""
+    """Several tenants take turns to make calls while other connections are silent, and no call is blocked."""
     _, address = served
     silent = [raw(address) for _ in range(5)]
     tenants = [RemoteLedger("ledger", address, key=KEY) for _ in range(3)]

@@ -13,7 +13,7 @@ def slope(function, vector, direction, step=1e-6):
 
 
 def away_from_zero(values):
-    """Move values away from a ReLU's kink by more than the difference step."""
+    """Move values away from the kink of a ReLU by more than the difference step."""
     return np.where(np.abs(values) < 1e-3, 1e-3, values)
 
 

@@ -1,4 +1,4 @@
-"""Passes that run in lockstep have the same bits as passes that run one after another."""
+"""Passes that run in lockstep are bit-identical to passes that run one after another."""
 
 import numpy as np
 

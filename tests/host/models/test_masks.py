@@ -68,8 +68,8 @@ class TestMask:
 
     def test_left_out(self):
         """Only the causal mask and the row mask determine the gradient. The mask of padded columns determines only
-        the scores of padding, and the row mask already sets their gradient to zero. It cannot replace the row mask,
-        since padding has a loss of its own.
+        the scores of padding, and the row mask already sets their gradient to zero. The column mask cannot replace
+        the row mask, since padding has a loss of its own.
         """
         def causal(scores, lengths):
             return mask(scores, np.full(len(scores), scores.shape[-1]))

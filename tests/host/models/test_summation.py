@@ -1,4 +1,4 @@
-"""Layers in binary32 give the bits of the golden summation order, in forward and backward passes."""
+"""Layers in binary32 follow the golden summation order bit for bit, in forward and backward passes."""
 
 import numpy as np
 import pytest

@@ -116,7 +116,7 @@ class TestPadding:
             assert same(model.scores(other.inputs, other.lengths)[real(other)], scores)
 
     def test_neighbours_change_little(self):
-        """A sequence's loss, on its own or padded in a batch, is equal up to rounding, as all losses are summed."""
+        """A sequence's loss is equal, up to rounding, on its own and padded in a batch, as all losses are summed."""
         generator = np.random.default_rng(5)
         model = tiny(5, dtype=np.float64)
         examples = sequences(generator, [1, 5, 2])

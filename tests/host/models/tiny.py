@@ -34,7 +34,7 @@ def same(a, b):
 
 
 def mean_loss(model, sequences, batch=64):
-    """Loss per predicted character in nats, with ``batch`` sequences at a time in order of length."""
+    """Loss per predicted character in nats, computed for ``batch`` sequences at a time in order of length."""
     ordered = sorted(sequences, key=len)
     total = sum(model.loss(collate(ordered[n:n + batch])) for n in range(0, len(ordered), batch))
     return total / sum(len(sequence) - 1 for sequence in sequences)

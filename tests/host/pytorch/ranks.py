@@ -26,7 +26,7 @@ class Ranks:
         self.server, self.clients, self.pool, self.said = server, clients, pool, said
 
     def ask(self, *requests):
-        """Submit one request for each rank at the same time, and return their results or errors."""
+        """Make one request for each rank at the same time, and return their results or errors."""
         futures = [self.pool.submit(client.ask, request)
                    for client, request in zip(self.clients, requests, strict=True) if request is not None]
         return [future.exception(TIMEOUT) or future.result() for future in futures]

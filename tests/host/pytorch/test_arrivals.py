@@ -29,7 +29,7 @@ class Server:
 
 
 def watched(*codes, joined=(), waited, begun=None):
-    """Printed lines and reasons to end, after two checks of processes with the given exit codes."""
+    """Printed lines and reasons for ending, after two checks of processes with the given exit codes."""
     begun = len(codes) if begun is None else begun
     said, server = [], Server(*joined, begun=begun, since=time.monotonic() - waited)
     processes = [SimpleNamespace(pid=-1, poll=lambda code=code: code) for code in codes]
@@ -45,7 +45,7 @@ def watched(*codes, joined=(), waited, begun=None):
     ({"joined": (1,)}, "rank 0, rank 2"),
 ])
 def test_awaited(case, who):
-    """A line is printed once after its time limit, and the run ends after a separate time limit."""
+    """A line is printed once after one time limit, and the run ends after another time limit."""
     assert watched(None, None, None, waited=5, **case) == ([], [])
     said, reasons = watched(None, None, None, waited=11, **case)
     assert [re.sub(r"1\d\.\d s", "… s", line) for line in said] == [
@@ -85,7 +85,7 @@ def test_starters(word, way):
 
 
 def test_own_ranks(tmp_path):
-    """If a script starts ranks itself, the message says so, and the run and its processes end in time."""
+    """If a script starts ranks itself, the error says so, and the run and its processes end in time."""
     begun = time.monotonic()
     printed, errors = launch("-n", 1, "--slow", 3, "--timeout", 20, "--output", tmp_path / "output",
                              SCRIPTS / "own_ranks.py", tmp_path / "begun", expect=1)

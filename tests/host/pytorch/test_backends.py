@@ -14,8 +14,8 @@ NAMED = "the script asked for {} by name: leave the name out, or say gradring"
 
 
 def test_collectives(tmp_path):
-    """Every collective of this PyTorch version has gloo's results and errors for every type, and the script knows the
-    names of all collectives."""
+    """Every collective of this PyTorch version gives gloo's results and errors for every type, and the script knows
+    the names of all collectives."""
     launch("-n", 3, "--timeout", 100, "--output", tmp_path, SCRIPTS / "collectives.py", tmp_path)
     for rank in range(3):
         result = json.loads((tmp_path / f"rank{rank}.json").read_text())
@@ -59,7 +59,7 @@ def test_replaced(tmp_path, monkeypatch):
 
 
 def test_backends_that_are_not_there(tmp_path):
-    """Each unavailable backend is rejected with a one-line message and a remedy."""
+    """Each unavailable backend is rejected with a one-line message that suggests a remedy."""
     names = ["nccl", "ucc", "cpu:gloo,cuda:nccl", "mpi"]
     printed, errors = launch("-n", 1, "--output", tmp_path, SCRIPTS / "not_there.py", *names, expect=1)
     texts = [f"Backend must be gradring for the ring, not {name}, which is not available: leave the name out of "

@@ -77,7 +77,7 @@ def test_errors(model, monkeypatch):
 @pytest.mark.parametrize(("node", "keeps"), [("default", False), ("mx9", True)])
 def test_owners(model, monkeypatch, node, keeps):
     """Gradients stay local while their parameters belong to an optimizer on the nodes, and are summed before and
-    afterwards, here over two equal ranks."""
+    after that, here over two equal ranks."""
     expected = gradients(copy.deepcopy(model.module))
     parameters = list(model.module.parameters())
 
@@ -85,7 +85,7 @@ def test_owners(model, monkeypatch, node, keeps):
         for number, (gradient, exact) in enumerate(zip(gradients(model), expected, strict=True)):
             if number in local:
                 np.testing.assert_array_equal(gradient, exact)
-            else:  # exact sums of two, or with a codec's error
+            else:  # an exact sum of two ranks, or a sum with a codec's error
                 np.testing.assert_allclose(gradient, 2 * exact, rtol=0,
                                            atol=0.03 * np.abs(2 * exact).max() if keeps else 0)
 
@@ -175,7 +175,7 @@ def test_other_group(group, monkeypatch):
 
 
 def test_passes(model, monkeypatch):
-    """Each request has the number of passes of its module so far, not counting passes without a sum."""
+    """Each request gives the number of passes of its module so far, not counting passes without a sum."""
     asked = []
 
     class Ring:

@@ -26,7 +26,7 @@ SLOW_SCRIPT = Path(__file__).parents[2] / "slow_ranks" / "script.py"
 
 
 def test_tutorial(tmp_path):
-    """Losses match gloo's up to the order of sums, all ranks have equal bits, and figures are printed."""
+    """Losses match gloo's up to the order of sums, all ranks are bit-identical, and figures are printed."""
     printed, _ = launch("-n", 4, "--output", tmp_path, SCRIPTS / "same_as_gloo.py", tmp_path / "losses.json")
     losses = np.array(json.loads((tmp_path / "losses.json").read_text()))
     assert len(losses) == 15
@@ -67,7 +67,7 @@ def test_optimizer_on_nodes(tmp_path):
 
 def test_failing_ranks(tmp_path):
     """Only late ranks are reported. If a rank is killed during a sum, the other ranks end within two seconds and
-    report the reason, and no process is left."""
+    report the reason, and no process remains."""
     slow, seed = 0.5, random.randrange(1 << 31)
     print(f"seed {seed}")
     cases = plan(4, ranks=3, slow=slow, seed=seed)
@@ -109,8 +109,8 @@ def running(processes):
 
 
 def test_error_of_a_rank(tmp_path):
-    """The first error of a rank is the reason on all ranks, even on one that waits in gloo. A process group may have
-    a shorter timeout than the ring."""
+    """The first error of a rank is reported as the reason on all ranks, even on a rank that waits in gloo. A process
+    group may have a shorter timeout than the ring."""
     (tmp_path / "script.py").write_text(
         "import datetime\n"
         "import torch.distributed as dist\n"
@@ -125,15 +125,15 @@ def test_error_of_a_rank(tmp_path):
 
 
 def test_what_is_true_at_each_pass(tmp_path):
-    """All ranks have gloo's values although optimizers end, and groups, frozen parameters or types vary."""
+    """All ranks get gloo's values even if optimizers, groups, frozen parameters or types change."""
     launch("-n", 4, "--output", tmp_path, SCRIPTS / "steps.py", tmp_path / "ends.json")
     ends = json.loads((tmp_path / "ends.json").read_text())
-    # The mean factor is 2.5. Steps 2 and 4 use 4 and 64; the first and the third step have an infinity.
+    # The mean factor is 2.5. Steps 2 and 4 use gradients 4 and 64; the first and the third step have an infinity.
     assert ends["scaler"] == [[1 - 2.5 * (4 + 64), 1.0]] * 4
-    # Adam's steps are 0.5 apart from its epsilon, which float32 rounds off here. Means are 2.5 and -2.
+    # Adam's steps are 0.5, apart from its epsilon, which float32 rounds away here. Means are 2.5 and -2.
     assert ends["another_optimizer"] == [[[1 - 3 * 0.5 - 3 * 0.5 * 2.5, 2 + 3 * 0.5 + 3 * 0.5 * 2]]] * 4
     assert ends["groups"] == [[[1.5]], [[1.5]], [[3.5]], [[3.5]]]
-    # The output weight's gradient is 1 * 2 r + 2 * 2, in three of four steps with a rate of 0.25.
+    # The output weight's gradient is 1 * 2 r + 2 * 2 in three of four steps, with a learning rate of 0.25.
     assert ends["frozen"] == [[[[1.0, 2.0]], [[4 - 3 * 0.25 * (2 * 1.5 + 4)]]]] * 4
     assert ends["types"] == [[2.5, 2.5]] * 4
     # Even ranks have one local pass and odd ranks two; all ranks omit the step in the middle.

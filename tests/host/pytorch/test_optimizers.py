@@ -66,7 +66,7 @@ def bits(array):
 
 @pytest.mark.parametrize("case", CASES)
 def test_steps(ring, case):
-    """Weights equal `Job.step` bit for bit, and weights and state equal PyTorch's up to some roundings."""
+    """Weights equal `Job.step` bit for bit, and weights and state equal PyTorch's up to a few roundings."""
     kind, options, own = CASES[case]
     ours, plain = parameters(), parameters()
     optimizer, theirs = kind(ours, **options), getattr(torch.optim, kind.__name__)(plain, **options)
@@ -81,13 +81,13 @@ def test_steps(ring, case):
             optimizer.step()
             theirs.step()
             np.testing.assert_array_equal(bits(flat(ours)), bits(weights))
-    # Weights and terms are below 4, so the last bit is 2 ** -22, with a few roundings per step.
+    # Weights and terms are below 4, so the last bit is 2 ** -22; each step has a few roundings.
     np.testing.assert_allclose(flat(ours), flat(plain), rtol=0, atol=8 * STEPS * 2 ** -22)
     state, expected = optimizer.state_dict(), theirs.state_dict()
     assert state["state"].keys() == expected["state"].keys()
     for number, ones in expected["state"].items():
         for name, value in ones.items():
-            if value is not None:  # None is the momentum of SGD without momentum
+            if value is not None:  # None is SGD's momentum buffer if momentum is 0
                 torch.testing.assert_close(state["state"][number][name], value, rtol=1e-4, atol=1e-5)
 
 
@@ -126,7 +126,7 @@ def test_clip(ring):
 
 
 def test_saved(ring):
-    """Another optimizer can continue from saved state bit for bit, including names and schedules."""
+    """A different optimizer can continue from saved state bit for bit, including names and schedules."""
     model, again = (torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 3)) for _ in range(2))
     for network in (model, again):
         network[0].bias.requires_grad_(False)

@@ -47,7 +47,7 @@ def ones(count=4, *, value=1):
 
 
 def same_error(answers):
-    """The text of the errors of several ranks, which must be equal."""
+    """The error text of several ranks, which must be the same for all of them."""
     assert all(isinstance(answer, RingError) for answer in answers), answers
     text, = {str(answer) for answer in answers}
     return text
@@ -123,7 +123,7 @@ def test_server_that_ends(tmp_path):
 
 
 def test_failure(ranks):
-    """The first rank with an error of its own is the reason, also for errors that it may have caused."""
+    """The first rank with an error of its own is given as the reason, even for errors it may have caused."""
     waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
     borrowed = ranks.pool.submit(ranks.clients[2].fail, Failed(rank=2, error="RuntimeError: closed", own=False))
     time.sleep(0.1)
@@ -185,7 +185,7 @@ def test_client(monkeypatch, tmp_path):
 
 
 def test_short_timeout_of_a_group(tmp_path):
-    """If a process group has a shorter timeout than the ring, the wait ends then, and the cause is named."""
+    """If a group's timeout is shorter than the ring's, the wait ends after it, and the cause is named."""
     with serving(tmp_path, Sums(), ranks=RANKS, join=False) as ranks:
         for rank, client in enumerate(ranks.clients):
             client.join(rank, RANKS, 0.4 if rank == 2 else 1800)
@@ -280,7 +280,7 @@ def test_rank_that_does_not_read(tmp_path):
 
 
 def test_stopped(tmp_path):
-    """Ranks stopped by a signal are reported even if no rank waits for them, and finally end the run."""
+    """Ranks stopped by a signal are reported even if no rank waits for them, and eventually end the run."""
     with serving(tmp_path, Sums(), ranks=RANKS, patience=Patience(slow=0.2, timeout=2)) as ranks:
         ranks.server.stopped([1])
         time.sleep(0.3)

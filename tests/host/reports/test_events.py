@@ -69,7 +69,7 @@ def test_nodes_and_repairs(tmp_path):
 
 
 def test_run_that_goes_on(tmp_path):
-    """After resuming from a checkpoint, its steps are written again, and later steps are discarded."""
+    """After a resume, steps since the checkpoint are written again, and earlier events are discarded."""
     whole, second = training(), training(steps=4, losses=[1.0], measures=[0.5], measured=[4])
     with events.Events(tmp_path, ["adam", "sgd"], measure="accuracy/test") as file:
         file.begin(0, [])

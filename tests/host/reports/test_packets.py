@@ -1,4 +1,4 @@
-"""Packets that are read from a waveform equal the golden packets that its wires carry."""
+"""Packets that are read from a waveform equal the golden packets on its wires."""
 
 import math
 import random
@@ -19,7 +19,7 @@ PLAIN = ("raw", "zero_value", "bf16", "mx9", "mx6", "mxfp8_e4m3")
 
 
 def wave_of(path, links, *, seed=0):
-    """Write a waveform of nodes that send packets with pauses; returns all words' cycles by node and packet."""
+    """Write a waveform of nodes that send packets with pauses; returns the cycle of each word by node and packet."""
     generator, cycles, changes = random.Random(seed), [], []
     with path.open("w") as file, VCDWriter(file, timescale="1 ps") as writer:
         for node, packets in enumerate(links):

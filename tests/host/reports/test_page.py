@@ -22,13 +22,13 @@ from tests import chromium
 from tests.host.labs.sweep.results_of_plan import store_all
 from tests.host.reports.test_report import build, build_changing, build_comparison, build_sparse, build_text, write
 
-#: Window widths of a phone and of a computer.
+#: Window widths in pixels of a phone and a computer.
 WIDTHS = (390, 1280)
 
-#: Number of pictures on each page; each picture is a panel, and panels can be stacked.
+#: Number of pictures on each page; each picture is a panel, and on a narrow page panels are stacked.
 PANELS = {"plain": 4, "comparison": 4, "sparse": 6, "text": 6, "changing": 4, "launch": 1, "sweep": 4}
 
-#: A page with other pages in frames of each width. It lists their contents, and whether these fit.
+#: A page that shows other pages in frames of each width, and lists their contents and whether these fit.
 HARNESS = """<!doctype html><meta charset="utf-8"><title>frames</title>{frames}<script>
 function decoded(image) {{  // to its last row
   if (!image.complete || !image.naturalWidth) return false
@@ -166,7 +166,7 @@ def test_figures_of_training(shown, folders, name):
 
 
 def test_changes(shown):
-    """The page shows the rings between changes, with the events in each interval."""
+    """The page shows which rings run between changes, with the events in each interval."""
     for view in shown["changing"]:
         header, *rows = view["tables"]["Rings, from change to change"]
         assert header == ["from step", "request", "rings", "left", "joined", "elements moved", "cycles to switch",
@@ -249,7 +249,7 @@ def test_notes_say_what_is_modelled(tmp_path):
 
 
 def test_script_without_sums(tmp_path):
-    """If there are no sums, there is nothing to draw, and the picture of an earlier run is removed."""
+    """If there are no sums, no picture is drawn, and the picture of an earlier run is removed."""
     (tmp_path / "report.png").touch()
     assert [path.name for path in pytorch(tmp_path, count=0)] == ["report.json", "report.html"]
     assert not (tmp_path / "report.png").exists()

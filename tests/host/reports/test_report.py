@@ -101,7 +101,7 @@ def change(step, requests, nodes, left=(), joined=(), shape="flat"):
 
 
 def build_changing(config=TrainingConfig(), **changes):  # noqa: B008
-    """Report of a run on 4, 1, 3 and 4 nodes, on replay links with faults."""
+    """Report of a run on 4, 1, 3 and then 4 nodes, with replay links and faults."""
     trained = training(**changes)
     trained.changes = [change(2, ["disable card1", "disable node1"], [0], left=[1, 2, 3]),
                        change(3, ["enable card1"], [0, 2, 3], joined=[2, 3]),

@@ -1,4 +1,4 @@
-"""Couplings of options: each one is tested, and random pairs either run or are rejected by name."""
+"""Couplings between options: each one is tested, and random pairs either run or are rejected by name."""
 
 import pytest
 
@@ -42,18 +42,18 @@ def test_each(coupling):
 
 
 def test_number():
-    """The number of couplings is known, so that each new one is entered here deliberately."""
+    """The number of couplings is fixed here, so that adding one is a deliberate change."""
     assert len(COUPLINGS) == 69
     assert len({(coupling.option, coupling.other, coupling.value) for coupling in COUPLINGS}) == len(COUPLINGS)
 
 
-#: Applicable fields of schedules that have their own loop.
+#: Options that apply to schedules with a loop of their own.
 APPLICABLE = {kind: schedule.applicable for kind, schedule in SCHEDULES.items() if schedule.applicable is not None}
 
 
 @pytest.mark.parametrize("kind", APPLICABLE)
 def test_schedules(kind):
-    """A schedule with its own loop accepts its options and rejects the remaining ones with both names."""
+    """A schedule with its own loop accepts its options; any other is rejected with a message naming both."""
     lead = {"quorum": {"schedule.straggler": "1:2"}, "streaming": {"schedule.kind": "streaming"},
             "side-by-side": {"schedule.jobs": 2, "ring.links": "slots"}}[kind]
     for path, values in FIELDS.items():
@@ -79,7 +79,7 @@ def test_fields():
 
 
 def test_pairs(tmp_path, monkeypatch):
-    """Random pairs of options either pass the check or are rejected with one line that has both names."""
+    """Random pairs of options either pass the check or are rejected with one line that names both options."""
     monkeypatch.chdir(tmp_path)
     outcomes = [outcome for _, _, outcome in tried(SEED, 60)]
     assert [outcome for outcome in outcomes if outcome not in ("passed", "refused")] == []

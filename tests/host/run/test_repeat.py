@@ -47,7 +47,7 @@ def test_other_reports(tmp_path):
 
 
 def test_report_again(run, succeed, nodes_of, tmp_path):
-    """A report and its run.toml lead to the same run, both unchanged and with options that modify it."""
+    """A report and its run.toml describe the same run, unchanged or with options that modify it."""
     nodes_of("default")
     first, folder = tmp_path / "first", ("--output", tmp_path / "second")
     assert run("train", "--nodes", 2, "--steps", 2, "--hidden", "none", "--batch", 200, "--set", "workload.seed=3",

@@ -57,7 +57,7 @@ def test_defaults_are_left_out():
 
 
 def test_defaults():
-    """Adding defaults to a description that has them all changes nothing, and explicit values are kept."""
+    """Adding defaults to a description that has all of them changes nothing; explicit values are kept."""
     for spec in drawn(300, seed=6):
         full = with_defaults(spec)
         assert with_defaults(full) == full
@@ -67,7 +67,7 @@ def test_defaults():
 
 
 def test_without_defaults():
-    """A description with all defaults, as in reports, can be modified, since defaults are removed first."""
+    """A description with all defaults, as in reports, can be modified because defaults are removed first."""
     for spec in drawn(100, seed=7):
         full = with_defaults(spec)
         short = without_defaults(full)

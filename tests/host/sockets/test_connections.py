@@ -40,7 +40,7 @@ def connect(tmp_path, server):
 
 
 def polled(server, seconds=5.0, *, until=None):
-    """Events within the given seconds, or until one of the given class; polls at least once."""
+    """Events within the given seconds, or until an event of the given class; polls at least once."""
     events, limit = server.poll(0.02), time.monotonic() + seconds
     while time.monotonic() < limit:
         if until is not None and any(isinstance(message, until) for _, message in events):
@@ -71,7 +71,7 @@ def test_pieces(server, connect):
 
 
 def test_first_message_alone(server, connect):
-    """Messages from an unadmitted peer are read one at a time, and none are read after it is closed."""
+    """Messages from an unadmitted peer are read one at a time, and none is read after it is closed."""
     connect(LISTEN * 3)
     (peer, _), = polled(server, until=Listen)
     assert [message for _, message in server.poll(0)] == [Listen()]

@@ -40,8 +40,8 @@ def killed(temporary):
 
 
 def test_abandoned(temporary):
-    """The next start removes the folder of a killed process. It keeps folders of living processes, of other users,
-    without a lock or with other files, and links."""
+    """The next start removes the folder of a killed process. It keeps links, and folders of living processes or of
+    other users, without a lock, or with other files."""
     abandoned = killed(temporary)
     other = temporary / "other"
     other.mkdir()

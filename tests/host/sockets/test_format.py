@@ -56,7 +56,7 @@ def test_round_trip():
 
 
 def mutated(frame, generator):
-    """A frame with changed bytes, or a missing or added fragment; its CRC may be valid."""
+    """A frame with changed, missing or added bytes; its CRC may be valid."""
     data = bytearray(frame)
     for _ in range(generator.choice([1, 1, 2, 5])):
         start = generator.randrange(len(data) + 1)
@@ -84,7 +84,7 @@ def reframed(data, generator):
 
 @pytest.mark.parametrize("registry", [OF_RANKS, OF_PARTIES], ids=["ranks", "parties"])
 def test_any_bytes(registry):
-    """10,000 random or damaged frames give either a message or a ``MessageError``, within little memory."""
+    """Each of 10,000 random or damaged frames gives a message or a ``MessageError`` with little memory."""
     generator = random.Random(6)
     answers = [Answer(well=True, value=value(generator)) for _ in range(60)] + [
         AllReduce(values=np.ones(4, np.float32)), Hello(rank=1, ranks=2, timeout=3.0)]

@@ -46,7 +46,7 @@ def train(folder, *options):
 
 
 def differences(folder, options):
-    """Differences in cycles over all steps, when resuming from each checkpoint except the last."""
+    """Differences in cycles summed over all steps, when resuming from each checkpoint except the last."""
     save, kept = checkpoint.save, []
 
     def keep(path, identity, content):

@@ -72,7 +72,7 @@ class TestFile:
             checkpoint.save(path, IDENTITY, CONTENT)
 
     def test_of_a_version_before(self, tmp_path):
-        """A file from before format 1 is not ignored, but rejected with the reason."""
+        """A file that is older than format 1 is not ignored, but rejected with the reason."""
         np.savez(tmp_path / "checkpoint.npz", header=np.array("{}"))
         with pytest.raises(checkpoint.CheckpointError, match=r"checkpoint\.npz must be .* BAD_VERSION: file must be "
                                                              r"of format 1, not an npz archive, in which versions "):
@@ -95,7 +95,7 @@ class TestFile:
 
     @pytest.mark.parametrize("length", [1000, 100_000])
     def test_long_options(self, tmp_path, length):
-        """Options of any length still identify the same run."""
+        """Option values of any length still identify the same run."""
         identity = {**IDENTITY, "disable": ",".join(["card1@4"] * (length // 8)), "hidden": [8] * (length // 2)}
         checkpoint.save(tmp_path / checkpoint.NAME, identity, {"number": 1})
         assert checkpoint.load(tmp_path / checkpoint.NAME, identity) == {"number": 1}
@@ -125,7 +125,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_goes_on_after_every_step(few, lines, tmp_path, name):
-    """A run that resumes on a different ring, with a new model, has all figures of an uninterrupted run."""
+    """A run that resumes on a different ring with a new model reports the figures of an uninterrupted run."""
     options, config = RUNS[name]
 
     def begin():
@@ -167,7 +167,7 @@ class Session:
 
 
 def interrupt(experiment, number):
-    """Run the experiment, and send a signal in this step, counted over all runs."""
+    """Run the experiment, and send a signal in the given step, counted over all runs."""
     signals, done = Signals(), []
 
     def step(training):
@@ -235,7 +235,7 @@ class TestExperiment:
         assert signal.getsignal(signal.SIGTERM) is before
 
     def test_in_a_finalizer(self):
-        """Python discards exceptions raised in a finalizer, but the second signal ends the step anyway."""
+        """Python discards exceptions raised in a finalizer, but the second signal still ends the step."""
         class Signalled:
             def __del__(self):
                 os.kill(os.getpid(), signal.SIGINT)
@@ -250,7 +250,7 @@ class TestExperiment:
             ask()
 
     def test_grace(self):
-        """A step that takes longer than the grace period is interrupted, but a completed one is not."""
+        """A step that takes longer than the grace period is interrupted, but a step that completes is not."""
         def ask(seconds, *, grace, ends=False):
             with handle_signals(grace=grace) as signals:
                 os.kill(os.getpid(), signal.SIGTERM)

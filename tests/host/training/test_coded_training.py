@@ -40,7 +40,7 @@ class TestGradientCodecs:
 
     @pytest.mark.parametrize("density", [None, 0.3])
     def test_residuals_are_compared(self, few, density):
-        """Residuals, which are stored separately from errors of unsent gradients, are compared at the end."""
+        """Residuals, which are stored apart from the errors of unsent gradients, are compared at the end."""
         def fault(ring):
             ring.residuals[2, 345] ^= 1
 
@@ -95,7 +95,7 @@ class TestWeightCodecs:
 
     @pytest.mark.parametrize("nodes", [1, 3])
     def test_gradients_are_those_at_decoded_weights(self, few, nodes):
-        """From the first step on, gradients are computed at the decoded weights."""
+        """From the first step on, gradients are computed with the decoded weights."""
         config = TrainingConfig(epochs=1, batch=25, hidden=(5,))
         raw, coded = (train(GoldenRing(nodes, weight_codec=name), few, config) for name in ("raw", "mx4"))
         assert raw.steps[0].loss != coded.steps[0].loss

@@ -57,7 +57,7 @@ def _gradients(*values):
 
 
 def test_first_threshold_is_a_quantile():
-    """The first threshold is a quantile of the magnitudes over all nodes: here it keeps two of eight elements."""
+    """The first threshold is a quantile of the magnitudes on all nodes: here it keeps two of eight elements."""
     assert _constant().choose(_gradients(1, -2, 3, 4, -5, 6, 7, -8)) == 7
     assert _constant().choose(_gradients(0, 0, 0, 0, 0, 0, 0, 3)) == 3
     assert _constant().choose(_gradients(0, 0, 0, 0, 0, np.nan, -np.inf, 3)) == 3
@@ -85,14 +85,14 @@ def test_later_thresholds_follow(dropped, factor):
     gradients = _gradients(1, 2, 3, 4, 5, 6, 7, 8)
     threshold.choose(gradients)
     threshold.observe(dropped)
-    # The gradients of later steps do not matter.
+    # The gradients of later steps make no difference.
     chosen = threshold.choose(100 * gradients)
     assert chosen == float(np.float32(chosen))
     assert chosen == pytest.approx(7 * factor, rel=1e-6)
 
 
 def test_too_much_is_made_up_for():
-    """The first of 100 steps keeps eight elements instead of two, so 24 remain for 24.75 steps."""
+    """The first of 100 steps keeps eight elements instead of two, so 24 vectors remain instead of 24.75."""
     threshold = _constant()
     gradients = _gradients(1, 2, 3, 4, 5, 6, 7, 8)
     chosen = []
@@ -115,7 +115,7 @@ def test_too_little_is_not_made_up_for():
 
 @pytest.mark.parametrize("steps", [1, 2, 20])
 def test_what_is_left_may_be_nothing(steps):
-    """Targets stay above zero even if every step keeps everything, and continue after the last step."""
+    """Targets stay above zero even if every step keeps all elements, and continue after the last step."""
     threshold = Threshold(density=0.25, nodes=2, steps=steps)
     for _ in range(steps + 5):
         before = threshold.choose(_gradients(1, 2, 3, 4, 5, 6, 7, 8))
@@ -125,8 +125,8 @@ def test_what_is_left_may_be_nothing(steps):
 
 
 def test_thresholds_are_numbers():
-    """However long too few or too many elements are kept, thresholds become neither zero, which would be permanent,
-    nor infinite."""
+    """Even if too few or too many elements are kept for a long time, thresholds become neither zero, where they would
+    stay, nor infinite."""
     for dropped, last in ((8, SMALLEST), (0, float(np.finfo(np.float32).max))):
         threshold = _constant()
         for _ in range(400):

@@ -47,7 +47,7 @@ class Faults:
         self.ring = ring
         self.simulation = simulation
         self.generator = generator
-        # Nodes with programs update by running a program.
+        # Nodes with programs perform updates by running a program.
         part, name = ((ring.collectives, "fused_update") if ring.config.programs is None else (ring.programs, "run"))
         self.update = getattr(part, name)
         self.plan = {2: self.flip, 4: self.lose_word, 6: self.lose_credit, 13: self.cut_for_a_while,
@@ -87,7 +87,7 @@ class Faults:
         finally:
             link.mend()
             self.check(fault, first, link.status())
-        # A ring keeps working if only some of a link's credits are lost.
+        # A ring keeps working if a link loses only some of its credits.
         assert fault == self.lose_credit
         self.plan[self.calls + 1] = fault
         return outcome
@@ -220,7 +220,7 @@ class TestTries:
         ("local.sparsify", (1, 3, 4)), ("collectives.distribute", (1, 2)),
         ("collectives.fused_update", (10, 11, 12))])
     def test_same_bits(self, third, name, numbers):
-        """Failures up to the maximum number change no bit: in first or last steps, or in distributing weights."""
+        """Failures up to the maximum number, in any step or while weights are distributed, change no bit."""
         clean, expected, _, calls = self.run(third, name)
         actual, training, said, more = self.run(third, name, numbers)
         assert actual == clean

@@ -18,7 +18,7 @@ from sim.golden import ring as golden
 
 torch = pytest.importorskip(
     "torch", reason="PyTorch is not installed: run `make .venv/.torch` for the comparison with torch.optim")
-# With two threads, the first square roots of a process once had only 12 correct bits; one thread has no such race.
+# With two threads, the first square roots of a process once had only 12 correct bits; one thread avoids this race.
 torch.set_num_threads(1)
 
 WEIGHTS = 32768
@@ -61,7 +61,7 @@ def settings(optimizer, step, *, gradient_scale=1.0):
 
 
 def draw(step):
-    """Gradients, weights and moments over many magnitudes, some zero; before the first step, all moments are."""
+    """Gradients, weights and moments over many magnitudes, some of them zero; all moments are zero at step 1."""
     generator = np.random.default_rng(step)
     gradients = generator.standard_normal(WEIGHTS) * 10 ** generator.uniform(-4, 0, WEIGHTS)
     weights = generator.standard_normal(WEIGHTS) * 10 ** generator.uniform(-2, 0.5, WEIGHTS)
@@ -169,7 +169,7 @@ class TestOneStep:
 
 @pytest.mark.parametrize("clip", [0.0, 1e-40, 0.01, 1.0, 3e38])
 def test_clipping(clip):
-    """Clipping is equal bit for bit, also for infinities, subnormal numbers and NaN."""
+    """Clipping is equal bit for bit, including infinities, subnormal numbers and NaN."""
     gradients = np.concatenate([draw(1)[0], np.array(
         [0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3.4e38, -3.4e38, clip, -clip, 1.0, -1.0], dtype=np.float32)])
     parameter = torch.nn.Parameter(torch.zeros(len(gradients)))

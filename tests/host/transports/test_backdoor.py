@@ -1,4 +1,4 @@
-"""Memory access that bypasses the host port: the same bits, errors and times, with the times computed."""
+"""Memory access that bypasses the host port has the same bits and errors, and equal computed times."""
 
 import contextlib
 import dataclasses
@@ -88,7 +88,7 @@ def test_what_a_node_refuses():
 
 
 def test_answers_in_order():
-    """While the node still has to answer a request, memory is accessed through the port."""
+    """While the node still has to answer a request, memory is accessed through the host port."""
     with open_nodes(MASTERS, 1, host_port=False) as (ring, _, time):
         device, before = ring.devices[0], time.words
         pending = [device.submit_ping(np.array([1, 2], np.uint32)),
@@ -122,7 +122,7 @@ def test_long_transfers():
 
 @pytest.mark.parametrize("config", [MASTERS, REDUCED], ids=["full", "int16"])
 def test_counters(config):
-    """Counters and cycles match the port's, at any distance from its last use and after transfers."""
+    """Counters and cycles match the port's, however long ago the port was used, and after transfers."""
     generator = np.random.default_rng(4)
     with rings.open_nodes(1, config=config) as (ring, simulation):
         port = ring.devices[0]
@@ -166,7 +166,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_training(name, third):
-    """Training through either path gives the same weights, command cycles, and port cycles."""
+    """Training through either path gives the same weights, command cycles, and host-port cycles."""
     config, run, nodes = RUNS[name]
     outcomes = []
     for host_port in (True, False):
@@ -184,7 +184,7 @@ def test_training(name, third):
 
 class TestSession:
     def test_elapsed(self):
-        """The sum of simulated and computed cycles equals the time through the port."""
+        """Simulated and computed cycles add up to the time through the port."""
         results = []
         for host_port in (True, False):
             with open_session(MASTERS, nodes=2, host_port=host_port) as session:

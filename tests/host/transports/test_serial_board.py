@@ -114,7 +114,7 @@ def test_an_unplugged_cable_is_an_error_at_once_and_no_end():
         assert np.array_equal(pending[0].result(), payload)
         assert pending[1].result().size == payload.size
         assert devices[1].ping(payload[:3]).tolist() == payload[:3].tolist()
-        # A board that another program has opened, or that was reset, has lost the data in transit.
+        # A board that was opened by another program or reset has lost the data in transit.
         board.unplug()
         with pytest.raises(LinkLostError):
             devices[0].ping(payload[:1])

@@ -26,7 +26,7 @@ def bfloat16(bits: npt.ArrayLike) -> Bits:
 
 
 def multiply(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
-    """Products of operands rounded to bfloat16: exact, but below 2^-126 they become signed zeros.
+    """Products of operands rounded to bfloat16: exact, except that results below 2^-126 become signed zeros.
 
     Binary32 holds all 16 bits of a product, even of a subnormal product just below 2^-126, so that none is rounded up
     to this limit.

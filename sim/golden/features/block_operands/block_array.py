@@ -50,7 +50,7 @@ class BlockUnits:
         self._whole: int | None = None
 
     def step(self, cycle: int, take: bool) -> bool:
-        """Advance by a cycle, in which a result row may be taken; return whether a beat can be accepted."""
+        """Advance by one cycle, taking a result row if ``take``; return whether a beat can be accepted."""
         ready = self._filled[self._writes] is None
         held = self._held
         if self._complete and self._complete[0] <= cycle:
@@ -127,7 +127,7 @@ class BlockArray:
         return results_of(tiles, rows=self.rows, columns=self.columns)
 
     def _tile(self, beats: Beats) -> Bits:
-        """Sums of a tile, of (slots, rows, columns)."""
+        """Sums of a tile, in shape (slots, rows, columns)."""
         total = np.zeros((SLOTS, self.rows, self.columns), np.uint32)
         initial = beats.initial.reshape(-1, SLOTS)[:, 0]
         a, b, taken = (x.reshape(-1, SLOTS, x.shape[1]) for x in (beats.a, beats.b, beats.rows))

@@ -110,7 +110,7 @@ def _ordered(bits: Bits) -> Bits:
 
 
 def _scaled(position: int) -> int:
-    """Number at a position in that order, in units of the smallest; infinities and NaNs extend the sequence."""
+    """Number at a position in the order of :func:`_ordered`, in units of the smallest; continues beyond infinity."""
     magnitude = position ^ 0x8000_0000 if position >> 31 else position ^ 0x7FFF_FFFF
     exponent, fraction = magnitude >> 23, magnitude & 0x7F_FFFF
     number = (fraction | 0x80_0000) << (exponent - 1) if exponent else fraction

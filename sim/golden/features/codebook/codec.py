@@ -36,7 +36,7 @@ class CentroidCodec:
 
     @property
     def codebook_words(self) -> int:
-        """Words of a node's codebook: bounds, an unused word, and centroids."""
+        """Number of words in a node's codebook: bounds, an unused word, and centroids."""
         return 2 * self.centroids
 
     def max_words(self, count: int) -> int:

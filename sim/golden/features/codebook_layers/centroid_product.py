@@ -28,7 +28,7 @@ from sim.golden.summation import canonical
 __all__ = ["Lanes", "gather", "gradient", "index_line", "layer_gradient", "pack_indices", "product",
            "unpack_indices"]
 
-#: Bits of an index in memory, columns in a word of a lane, and examples in a job.
+#: Number of bits of an index in memory, of columns in a word of a lane, and of examples in a job.
 _BITS, _COLUMNS, _EXAMPLES = 4, 8, 8
 
 Array = npt.NDArray[np.float32]

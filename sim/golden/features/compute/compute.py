@@ -247,7 +247,7 @@ class Engine:
     def _owned(self, operand: Operand, instruction: Instruction,
                memories: Memories) -> tuple[npt.NDArray[np.int64], int]:
         """Rows of activation memory that an instruction accesses through an operand, and the number of the operand's
-        buffer. Of a table, only the rows selected by the numbers count."""
+        buffer. For a table, only the rows selected by the row numbers are included."""
         if operand.place is not Place.ACTIVATIONS:
             return np.zeros(0, np.int64), operand.owner
         named = instruction.named(operand, memories) if isinstance(instruction, Rows) else None
@@ -350,7 +350,7 @@ class Engine:
         rows, columns, outputs = (_size(fields[name], length) for name in ("rows", "columns", "outputs"))
         groups = -(-outputs // self.lanes)
         strides = {name: fields[f"stride_{name}"] for name in ("target", "x", "indices", "start", "gate")}
-        strides |= {"table": 0} | ({"target": 0} if gradient else {})  # these have one row
+        strides |= {"table": 0} | ({"target": 0} if gradient else {})  # these operands have one row
 
         def operand(name: str, shape: tuple[int, int], **options: bool) -> Operand:
             return self._operand(fields[name], strides[name], shape, offset, sizes, **options)

@@ -32,7 +32,7 @@ _QUIET = Memory()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GemmCycles:
-    """Timing model of the unit."""
+    """Timing model of the matrix product unit."""
 
     #: Parameters of the gateware unit.
     rows: int
@@ -93,7 +93,7 @@ class GemmCycles:
 class _Run:
     """State of the unit in one product, from the acceptance of its job."""
 
-    #: Queue depths: beats before and after the panels, tiles for the drain, requests, rows of the gate, and rows.
+    #: Queue depths: beats before and after the panels, tiles for the drain, requests, gate rows, and operand rows.
     SKID, MARKS, TILES, REQUESTS, GATES, ROWS = 2, 17, 17, 33, 33, 17
     UNFINISHED = 31
     #: Maximum number of result rows in flight in ``scale_mask``.

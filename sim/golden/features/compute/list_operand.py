@@ -10,7 +10,7 @@ from hdl.features.compute.layer_list import Place
 
 __all__ = ["Memories", "Operand"]
 
-#: Words of each operand memory.
+#: Number of words of each operand memory.
 Memories = Mapping[Place, npt.NDArray[np.uint32]]
 
 
@@ -31,7 +31,7 @@ class Operand:
         return self.base + (self.rows - 1) * self.stride + self.columns
 
     def meets(self, other: "Operand") -> bool:
-        """Whether the address ranges of both overlap."""
+        """Whether the address range overlaps that of another operand."""
         return self.place == other.place and max(self.base, other.base) < min(self.end, other.end)
 
     def index(self) -> npt.NDArray[np.int64]:
@@ -39,11 +39,11 @@ class Operand:
         return self.base + self.stride * np.arange(self.rows)[:, None] + np.arange(self.columns)
 
     def read(self, memories: Memories) -> npt.NDArray[np.float32]:
-        """Elements, in shape (rows, columns)."""
+        """Read the elements of the operand, in shape (rows, columns)."""
         if self.place is Place.ONES:
             return np.ones((self.rows, self.columns), np.float32)
         return memories[self.place][self.index()].view(np.float32)
 
     def write(self, memories: Memories, elements: npt.NDArray[np.float32]) -> None:
-        """Replace the elements."""
+        """Write the elements of the operand."""
         memories[self.place][self.index()] = np.ascontiguousarray(elements, np.float32).view(np.uint32)

@@ -81,7 +81,7 @@ class Beat:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Step of the outer loops: panels to load, if any; announced tile or None, and beats, for each tile."""
+    """Step of the outer loops: panels to load, if any; for each tile, its announcement or None, and its beats."""
 
     panel: Panel | None
     tiles: list[tuple[Tile | None, list[Beat]]]
@@ -126,7 +126,7 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopNest:
-    """Loop nest of a matrix product."""
+    """Golden model of the loop nest of a matrix product."""
 
     #: Parameters of the gateware unit.
     rows: int
@@ -163,7 +163,7 @@ class LoopNest:
         return group | int(f"{term:0{bits}b}"[::-1], 2)
 
     def cycles(self, job: Job) -> int:
-        """Beats of a job in closed form; these are its cycles if no stream stalls it."""
+        """Number of beats of a job in closed form, which is its number of cycles if no stream stalls."""
         tiles = -(-job.m // (self.rows << job.tile)) * -(-job.n // (self.lanes * (SLOTS >> job.tile)))
         steps = 1 if self._holds(job) else -(-job.k // (1 << job.rounds))
         initial = self.rows * (steps - 1) + job.resume * (1 if job.common else self.rows)
@@ -257,7 +257,7 @@ class LoopNest:
                 done = max(offer, following)
                 following = latest = max(done + 1, free)
                 if step.panel is not None:
-                    # By then, the register of panels is empty.
+                    # The register of panels is empty by that cycle.
                     outputs["panels"].load(offer - 1)
                     payloads["panels"].append(step.panel)
                     done = max(done, outputs["panels"].departed)

@@ -83,7 +83,7 @@ def tile_order(rows: int, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray
 
 
 def results_of(tiles: Iterable[tuple[Bits, int]], *, rows: int, columns: int) -> Results:
-    """Results of tiles that leave an array one after another. Each tile is given by its sums, in shape (slots, rows,
+    """Results of tiles that leave an array one after another. Each tile consists of its sums, in shape (slots, rows,
     columns), and its form."""
     empty = np.zeros(0, np.int64)
     parts = [(np.zeros((0, columns), np.uint32), empty, empty, empty.astype(np.bool_))]
@@ -110,7 +110,7 @@ class MacUnits:
         self._stages: list[int | None] = [None] * 2  # 1 for the last row of a tile, else 0
 
     def step(self, cycle: int, take: bool) -> bool:
-        """Advance by a cycle, in which a result row may be taken; return whether a beat can be accepted."""
+        """Advance by one cycle, taking a result row if ``take``; return whether a beat can be accepted."""
         if self._complete and self._complete[0] <= cycle:
             self._complete.popleft()
             self._waiting += 1
@@ -230,7 +230,7 @@ class _Drain:
         self._read.append([self._row(complete) for _ in range(self._length)][-1])
 
     def _row(self, cycle: int) -> int:
-        """Drain a row from a cycle on; return the cycle that reads its result."""
+        """Drain a row in ``cycle`` at the earliest; return the cycle in which its result is read."""
         self._placed = self._move(max(cycle, self._placed + 1))
         read = self._move(self._placed + 1)
         accepted = self._move(read + 1)
@@ -238,12 +238,12 @@ class _Drain:
         before, self._departed = self._departed, self._ready[offered]
         self.offered[offered:self._departed + 1] = self._rows
         self._rows += 1
-        # Earlier rows cannot hold up a later one.
+        # Rows drained earlier cannot delay a later row.
         self._full = [*self._full[-3:], (accepted + 1, before + 1)]
         return read
 
     def _move(self, cycle: int) -> int:
-        """First cycle from ``cycle`` on that moves the stages."""
+        """First cycle, ``cycle`` or later, in which the stages move."""
         for first, after in self._full:
             if first <= cycle:
                 cycle = max(cycle, after)

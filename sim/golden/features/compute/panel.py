@@ -46,7 +46,7 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PanelBuffer:
-    """Panel buffer."""
+    """Golden model of the panel buffer."""
 
     #: Parameters of the gateware unit.
     lanes: int

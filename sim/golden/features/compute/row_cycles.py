@@ -19,7 +19,7 @@ _NUMBERED = (Load.TABLE, Load.TARGET)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowCycles:
-    """Timing model of jobs."""
+    """Timing model of the row unit's jobs."""
 
     lanes: int = 4  # elements of a memory row
     latency: int = 23  # cycles from the control of an element to its result
@@ -46,7 +46,7 @@ class _Block:
         self.model, self.job, self.block = model, job, block
         self.groups = -(-job.columns // model.lanes)
         self.function = RowFunction(job.function)
-        #: Cycles when memory rows of operands, results, and reciprocals are on offer.
+        #: Cycles in which memory rows of operands, results, and reciprocals are on offer.
         self.there: dict[Load, list[int]] = {}
         self.results: list[int] = []
         self.reciprocals: list[int] = []

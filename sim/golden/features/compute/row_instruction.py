@@ -123,9 +123,9 @@ def rows_instruction(fields: dict[str, Any], *, size: Callable[[str], int], colu
                      refuse: Callable[[object], None], operand: Callable[..., Operand]) -> Rows:
     """Check an instruction and resolve its operands; fields that its function does not use are dropped.
 
-    ``fields`` are those of :func:`~hdl.features.compute.layer_list.row_layout`. ``size`` and ``operand`` return the
-    checked item of a name, the latter from its stride, its shape and the options of an engine's operand; ``refuse``
-    raises an exception if its argument is true.
+    ``fields`` are those of :func:`~hdl.features.compute.layer_list.row_layout`. ``size`` checks and returns a size
+    by name; ``operand`` does so for an operand, given its name, stride, shape and options; ``refuse`` raises an
+    exception if its argument is true.
     """
     started = fields["started"]
     refuse(fields["reserved_0"] or fields["function"] not in list(RowFunction))

@@ -8,7 +8,7 @@ import dataclasses
 
 __all__ = ["VectorCycles"]
 
-#: Threads of a unit, and cycles in a frame.
+#: Number of threads of a unit, and of cycles in a frame.
 THREADS = 16
 #: Frames of the program: for every sixteen elements of a unit, for each column, for each block, and for each block of
 #: a softmax.
@@ -17,7 +17,7 @@ EXPONENTIAL, SUM, ONCE, BRIEF = 12, 1, 17, 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VectorCycles:
-    """Timing model of jobs."""
+    """Timing model of the vector unit's jobs."""
 
     units: int = 4  # number of multiply-add pipelines
     interval: int = 2  # cycles of a quotient

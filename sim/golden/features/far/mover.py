@@ -59,7 +59,7 @@ class Outputs:
 
 
 class Mover:
-    """Cycle-by-cycle model of the unit."""
+    """Cycle-by-cycle model of the engine that moves activations."""
 
     def __init__(self, lanes: int) -> None:
         self._lanes = lanes

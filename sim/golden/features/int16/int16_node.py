@@ -22,13 +22,13 @@ __all__ = ["GROUP", "INDEX_BITS", "JOB_ELEMENTS", "WIDTH", "Masked", "Sparsified
 Numbers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint32]
 
-#: Bits of an element.
+#: Number of bits of an element.
 WIDTH = 16
-#: Elements that one word of marks covers.
+#: Number of elements that one word of marks covers.
 GROUP = 32
-#: Bits of a row number and of a column number.
+#: Number of bits of a row number and of a column number.
 INDEX_BITS = 12
-#: Elements that a job occupies in the weight memory.
+#: Number of elements that a job occupies in the weight memory.
 JOB_ELEMENTS = 16
 
 _KINDS = ("triangle", "triangle_inverse", "padding", "rectangle", "rectangle_inverse", "band", "external")

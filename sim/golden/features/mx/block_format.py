@@ -80,7 +80,7 @@ class BlockFormat:
 
     @property
     def code_bits(self) -> int:
-        """Bits of an element: a sign and a magnitude."""
+        """Number of bits of an element: a sign and a magnitude."""
         return 1 + self.magnitude_bits
 
     @property
@@ -163,7 +163,7 @@ class BlockFormat:
         return sign << self.magnitude_bits | magnitude
 
     def dequantise(self, blocks: Blocks, *, bf16: bool = False) -> Bits:
-        """Elements of blocks."""
+        """Decode the elements of blocks."""
         sign = blocks.codes >> self.magnitude_bits
         magnitude = blocks.codes & (1 << self.magnitude_bits) - 1
         if self.complement:
@@ -208,11 +208,11 @@ class BlockFormat:
         return numbers
 
     def scales(self, exponents: Integers) -> tuple[Integers, Integers]:
-        """Scales of blocks as integers, and the exponents of two to apply to these times :meth:`integers`."""
+        """Integer scales s and exponents e of blocks: an element is s * 2**e times its number in :meth:`integers`."""
         return np.ones_like(exponents), exponents + self.lowest - (_BIAS + self.top_field - 1 + self.fraction_bits)
 
     def pack(self, blocks: Blocks) -> Bits:
-        """Words of blocks."""
+        """Pack blocks into words."""
         parts = [_spread(blocks.exponents[:, np.newaxis], self.exponent_bits),
                  _spread(blocks.differences, self.difference_bits), _spread(blocks.codes, self.code_bits)]
         flat = np.concatenate(parts, axis=1).reshape(-1)

@@ -41,7 +41,7 @@ def _binary32(number: int, power: int) -> int:
 
 
 def _steps(numbers: tuple[int, ...], factor: int, power: int) -> list[int]:
-    """Bits of the smallest binary32 number that rounds to each number but the first, times ``factor``.
+    """For each number but the first, bits of the smallest binary32 number that rounds to it, times ``factor``.
 
     Numbers are in units of 2 ** (``power`` + 1). Ties are rounded to the number with an even code.
     """
@@ -113,7 +113,7 @@ class NVFP4(BlockFormat):
                       np.where(special[:, np.newaxis], 0, codes))
 
     def dequantise(self, blocks: Blocks, *, bf16: bool = False) -> Bits:
-        """Elements of blocks. The highest bit of a scale is ignored."""
+        """Decode the elements of blocks. The highest bit of a scale is ignored."""
         scales = (blocks.exponents & _NAN)[:, np.newaxis]
         numbers = _tables(self.power)[2][scales, blocks.codes & 7]
         signs = np.where(scales == _NAN, 0, blocks.codes >> 3 << 31)

@@ -89,18 +89,18 @@ class _Model:
         self.queues = Queues([passes * len(queue) for queue in commands] * nodes)
 
     def at(self, queue: int, index: int) -> tuple[int, int, int, int]:
-        """Node, pass, queue and position of an item."""
+        """Node, pass, queue of the node, and position in it, for an item of a queue of the model."""
         node, own = divmod(queue, len(self._commands))
         number, position = divmod(index, len(self._commands[own]))
         return node, number, own, position
 
     def command(self, queue: int, index: int) -> Timed:
-        """Command of an item."""
+        """Command that an item of a queue executes."""
         _, _, own, position = self.at(queue, index)
         return self._commands[own][position]
 
     def together(self, queue: int, index: int) -> Sequence[int]:
-        """Queues of the nodes that start a command together."""
+        """Queues that start an item together: those of all nodes for a collective, otherwise only its own."""
         count = len(self._commands)
         return range(queue % count, self._nodes * count, count) if self.command(queue, index).collective else [queue]
 
@@ -121,9 +121,9 @@ def timeline(queues: Sequence[Sequence[Timed]], *, passes: int = 1, nodes: int =
              signal: Callable[[int], int] = signal_cycles) -> list[Span]:
     """Spans of all commands, ordered by start; queues are the same in all passes and on all nodes.
 
-    Commands of a queue are ``gap`` cycles apart. From the end of a command to the start of one that waits for it
-    there are ``delay`` cycles or, on another node, ``signal`` of the number of links. ``duration`` replaces the
-    commands' own durations. Raises ``ValueError`` if commands wait forever.
+    Commands of a queue are ``gap`` cycles apart. A command starts ``delay`` cycles after the end of a command that
+    it waits for, or ``signal(hops)`` cycles if that command is on a node ``hops`` links away. ``duration`` replaces
+    the commands' own durations. Raises ``ValueError`` if commands wait forever.
     """
     model = _Model(queues, passes=passes, nodes=nodes)
     ends = model.queues.ends

@@ -91,12 +91,12 @@ class Layer:
 
     @property
     def outputs(self) -> int:
-        """Rows of the matrix."""
+        """Number of rows of the matrix."""
         return len(self.codes)
 
     @property
     def inputs(self) -> int:
-        """Columns of the matrix."""
+        """Number of columns of the matrix."""
         return int(self.codes.shape[1])
 
     @property

@@ -46,7 +46,7 @@ def _step(total: int) -> int:
     return sum((sum(total >> tap for tap in places) & 1) << n for n, places in enumerate(taps))
 
 
-#: Contributions to a state from each byte of such a sum.
+#: Contribution of each byte of such a sum to the new state.
 _STEPS = [[_step(byte << low) for byte in range(256)] for low in (0, 8, 16, 24)]
 
 

@@ -2,9 +2,9 @@
 
 With slots (docs/ring/slots.md), a superframe has a lap that collects records, a lap that grants S slots of the
 longest packet and a gap, and the slots. S is the minimum of 16, the room in each node, and the largest number of
-packets left in any node: with the smallest, a node that has lost a slot could not send its last packets. In each slot
-a node sends its next packet if that is complete; otherwise the slot is lost. Before its first packet, a node has none
-left to send unless that one will be complete when the slots begin. The constants of a hop come from
+packets left in any node. (The smallest number would leave no slot for the last packets of a node that has lost one.)
+In each slot a node sends its next packet if that is complete; otherwise the slot is lost. Until it has sent a packet,
+a node reports packets left only if its first one will be complete when the slots begin. Constants of a hop come from
 :mod:`sim.golden.ring_cycles`, as in the gateware; the constants of laps and slots come from hdl/features/slots/.
 """
 
@@ -36,19 +36,19 @@ class Form:
     encodes: int = 0  # cycles by which encoding delays new weights after the optimizer
 
     def words(self, phase: str, elements: int) -> int:
-        """Words of a packet."""
+        """Number of words of a packet."""
         each, group = self.scatter if phase == SCATTER else self.gather
         return round(each * elements + group * -(-elements // GROUP)) + PACKET_OVERHEAD
 
 
-#: Dense gradients in zero-value form with raw weights, and both in mx9 blocks, with codecs that take about as long as
-#: their round trip (docs/ring/collective/figures.md) and the adder.
+#: Dense gradients in zero-value form with raw weights; and both in mx9 blocks, with codecs that take about as long as
+#: their round trip (docs/ring/collective/figures.md) plus the adder.
 DENSE, MX9 = Form(), Form(scatter=(0, 9), gather=(0, 9), adds=35, encodes=20)
 
 
 @dataclasses.dataclass(frozen=True)
 class SlotRun:
-    """Cycles of an update in slots, number of superframes and slots, and slots that some node left empty."""
+    """Cycles of an update in slots, and numbers of superframes, of slots, and of slots that some node left empty."""
 
     cycles: int
     superframes: int

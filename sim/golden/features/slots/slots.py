@@ -331,7 +331,7 @@ class Path:
         self._counts, self._ends = said is not None, said is not None and bool(said[1])
 
         self.lost, self.line = int(sends and on), line
-        if sends:  # at most one of them, within the slots of a table
+        if sends:  # at most one of packet, message word and check
             data = (packet[0] if packet else 0) | (said[0] if said else 0) | checked
             self.wires = Wires(1, data, int(checks or bool(packet and packet[1])), 0, own.check)
         elif on:

@@ -80,7 +80,7 @@ class LookupTable:
             self.codes(values, table, centroids), self.code_width(len(table)))])
 
     def decode(self, words: npt.ArrayLike, count: int | None = None, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Elements of words: ``count``, or whole groups. ``centroids`` is given only if they are loaded."""
+        """Elements decoded from words: ``count``, or whole groups. ``centroids`` is given only if they are loaded."""
         stream = np.asarray(words, np.uint32)
         data = stream.astype("<u4").view(np.uint8)
         table: list[int] = []

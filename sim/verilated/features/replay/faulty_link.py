@@ -112,7 +112,7 @@ class FaultyLink:
         dict
             ``faults``, ``cycles``, ``words``, ``controls``, ``restarts``, ``repeated``, ``failed``; ``lost`` and
             ``most``, cycles lost in total and at most by one of the ``measured`` faults; ``escaped``, words that
-            arrived corrupted; ``refused`` and ``silent``, packets in which the CRC-32 detected or missed this;
+            arrived corrupted; ``refused`` and ``silent``, packets with such words that the CRC-32 detected or missed;
             ``invented``, control words that arrived corrupted; ``hanging`` and ``overrun``, links that stopped, or
             were sent packets without room.
         """

@@ -35,7 +35,7 @@ def test_kmeans_is_settled():
 
 
 def test_kmeans_leaves_no_centroid_unused():
-    """Even if equidistant centroids are initially far from all numbers, each one ends with a number."""
+    """Even if equidistant initial centroids are far from all numbers, each one ends up with a number."""
     generator = np.random.default_rng(3)
     for count in (2, 5, 16):
         for values in (np.array([0, 1e-3, 2e-3, 3e-3, 4e-3, *np.arange(1, 13) * 1e-5, 1000.0]),
@@ -69,7 +69,7 @@ def test_mantissa_centroids():
 
 
 def test_weight_centroids():
-    """The result has the requested number of centroids of the finite weights, in ascending order."""
+    """The result has the requested number of centroids, in ascending order, fitted to the finite weights."""
     assert weight_centroids([3, 1, np.nan, np.inf, 1], 4).tolist() == [1, 3, 3, 3]
     assert weight_centroids([], 4).tolist() == [0] * 4
     assert weight_centroids([-np.inf], 4).tolist() == [0] * 4
@@ -79,7 +79,7 @@ def test_weight_centroids():
 
 @pytest.mark.parametrize("name", ["table32", "centroid16", "centroid64"])
 def test_bounds_are_those_of_the_model(name):
-    """Bounds agree with another method for all kinds of centroids, including equal centroids and zeros."""
+    """Bounds agree with an independent method for all kinds of centroids, even equal ones and zeros."""
     codec = WEIGHT_CODECS[name]
     count = codec.centroids
     for seed in range(20):
@@ -145,7 +145,7 @@ def test_gradient_of_centroids():
 
 
 def test_training_with_a_shared_table():
-    """A linear digit classifier with 640 weights of 16 values trains the values instead of the weights."""
+    """Training a linear digit classifier with 640 weights that share 16 values changes only these values."""
     dataset = digits()
     generator = np.random.default_rng(0)
     weights = np.zeros((64, 10), np.float32)
@@ -176,7 +176,7 @@ def test_training_with_a_shared_table():
     assert (np.diff(losses) < 0).all()
     assert trained.indices is codebook.indices
     assert (trained.centroids != codebook.centroids).all()
-    # A step of the table equals a step of all its weights together.
+    # In a step, each centroid moves by the learning rate times the sum of its weights' gradients.
     gradients = gradient(codebook.weights, dataset.train_x, dataset.train_y)
     stepped = codebook.stepped(gradients, 0.002)
     for index, centroid in enumerate(codebook.centroids):

@@ -1,4 +1,4 @@
-"""Weights sent through tables and centroids that the host loads: values, words, loading, and errors."""
+"""Weights sent through tables and centroids loaded by the host: values, words, loading, and errors."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def random(generator, shape):
 
 
 class Reference(rings.Reference):
-    """Expected state of a ring; with a table, signs and exponents of all weights are exact."""
+    """Expected state of a ring; with a table, the signs and exponents of all weights are exact."""
 
     def compare(self, message=""):
         super().compare(message)
@@ -116,7 +116,7 @@ class TestValues:
                 assert ((decoded == 0) == (master == 0)).all()
 
     def test_numbers_of_all_kinds_through_centroids(self):
-        """Infinities and NaNs become the outermost centroids, and a number halfway becomes the lower one."""
+        """Infinities and NaNs become the outermost centroids, and a number halfway between two the lower one."""
         numbers = np.linspace(-2, 1.75, 16, dtype=np.float32)
         above = np.nextafter(np.float32(1.625), np.float32(2))
         special = [np.inf, -np.inf, np.nan, 0, -0.0, 1e-45, 1.625, above, -1.875]
@@ -167,7 +167,7 @@ class TestLoading:
                     reference.bind(centroids)
 
     def test_written_during_an_update(self):
-        """A codebook written once an update has sent its first words is used only from the next update on."""
+        """A codebook that is written while an update sends words is used only from the next update on."""
         generator = np.random.default_rng(6)
         weights = random(generator, 900)
         with open_nodes("centroid16", 2) as (ring, simulation):
@@ -249,7 +249,7 @@ class TestTraining:
         assert training.steps[-1].loss < training.steps[0].loss
 
     def test_beside_gradients_through_a_codec(self):
-        """Coded gradients and weights alternate; codebook and residuals have separate memories."""
+        """Training with coded gradients and coded weights; codebook and residuals are in separate memories."""
         with open_nodes("table32", 4, host_port=False) as (ring, _):
             training = train(ring, digits(), TrainingConfig(epochs=1, refresh=5, optimizer=SGD(learning_rate=0.5)))
         assert training.bit_exact is True

@@ -66,7 +66,7 @@ def test_finite_differences():
 
 
 def test_shared():
-    """A perceptron with at most 16 distinct weights per layer keeps its scores, and its parameters are tables."""
+    """A perceptron with at most 16 distinct weights per layer has the same scores when these are stored in tables."""
     generator = np.random.default_rng(1)
     dense = perceptron(12, (9,), 5)
     for views in dense.views(dense.parameters):

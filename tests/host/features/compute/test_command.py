@@ -61,7 +61,7 @@ def test_nodes_that_compute(run, tmp_path):
 
 
 def test_text(run):
-    """Nodes support functions of sequences, and the output has the held-out loss and the memory plan."""
+    """Nodes support sequence functions, and the output shows the held-out loss and the memory plan."""
     node, out, result = run("--workload", "text", "--steps", 2, "--nodes", 2, "--batch", 4, "--learning-rate", 0.02)
     assert node.compute == Compute(rows=4, activations=32_768, scale_mask=True, sequences=True, buffer_tags=True)
     assert "So are all losses that they have computed." in out

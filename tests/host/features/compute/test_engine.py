@@ -1,4 +1,4 @@
-"""Training on golden nodes that compute: the host's bits, words written by the host, and rejected runs."""
+"""Training on golden nodes that compute: the same bits as on the host, words written, and rejected runs."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -34,7 +34,7 @@ def on_host(config):
 
 
 def host_task(data, config):
-    """A task with the same layers, in separate groups."""
+    """A task with the same layers, each starting at a new group of elements."""
     return Classifier(data, config.hidden, align=GROUP)
 
 
@@ -124,7 +124,7 @@ class TestSteps:
         assert (training.losses, training.measures) == (plain[1].losses, plain[1].measures)
 
     def test_loads(self, few):
-        """Batches of 17, 17 and 16 of 50 examples have shares of two different sizes, which load new programs."""
+        """Shares of batches of 17, 17 and 16 examples have two sizes; each change loads new programs."""
         ring = engine_ring(2)
         training = train(ring, few, CONFIG)
         assert [step.schedule for step in training.steps] == ["none"] * 7
@@ -132,7 +132,7 @@ class TestSteps:
         assert all(step.compute_cycles is None for step in training.steps)  # not modelled
 
     def test_measurement(self, few):
-        """The test set is classified in several passes, and the last may leave a node without examples."""
+        """The test set is classified in several passes, and a node may have no examples in the last one."""
         ring = engine_ring(7)
         config = dataclasses.replace(CONFIG, batch=7, max_steps=1)
         training = train(ring, few, config)
@@ -249,7 +249,7 @@ class TestNodes:
         node = engine_node(NodeConfig(), task, config, nodes=4)
         refuses("Layers must each take whole groups of 32 elements for nodes that compute, 4,832 in all, not 4,810",
                 check_run, node, Classifier(data, (64,)), config, nodes=4)
-        # If nodes have only one queue, the driver sends a program's commands.
+        # If nodes have only one queue, the driver sends the commands of a program one by one.
         check_run(node.replace(programs=None), task, dataclasses.replace(config, overlap="none"), nodes=4)
 
     def test_unknown_choice(self):

@@ -1,4 +1,4 @@
-"""Training on computing Verilated nodes: equal bits, words written to the nodes, and rejected lists."""
+"""Training on Verilated nodes that compute: bit-identical results, words written, and rejected lists."""
 
 import collections
 import dataclasses
@@ -34,7 +34,7 @@ NODES = 3
 NODE = rings.CONFIGS["centroid"]
 #: A word that never occurs as a result.
 POISON = np.uint32(0x7FC0_0001)
-#: Time-out of a queue that waits for the other one, in cycles.
+#: Time-out in cycles of a queue that waits for the other queue.
 TIMEOUT = 40_000
 #: Layers of 544 and 96 elements, shares of 8 and 7 examples alternately, and a codebook refresh in between.
 CONFIG = TrainingConfig(max_steps=6, batch=24, hidden=(8,), refresh=3, macs=4, compute="node", compute_format="bf16",
@@ -63,8 +63,8 @@ def contents(ring, length):
 
 
 def test_same_bits(task):
-    """Weights, masters, momenta, losses and accuracies equal a computing host's, with every schedule and without one.
-    The cycles of a step are the sum of its parts."""
+    """Weights, masters, momenta, losses and accuracies equal those computed on the host, with every schedule and
+    without one. The cycles of a step are the sum of its parts."""
     check_run(NODE, task, CONFIG, nodes=NODES)
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         expected = train(ring, task, dataclasses.replace(CONFIG, compute="host"))
@@ -82,8 +82,8 @@ def test_same_bits(task):
 
 
 def test_tables(data, task):
-    """Tables of centroids that nodes train with products of indices have the bits of a computing host, with a
-    schedule and without, and take 16 multiplications for each output."""
+    """Tables of centroids that nodes train with products of indices are bit-identical to tables trained on the host,
+    with and without a schedule, and take 16 multiplications for each output."""
     dense = Classifier(data, CONFIG.hidden)
     dense.initialize(2)
     few = Dataset(data.train_x[:93], data.train_y[:93], data.test_x[:50], data.test_y[:50], data.classes)
@@ -100,7 +100,7 @@ def test_tables(data, task):
                 assert np.array_equal(actual, wanted), overlap
             assert [step.loss for step in training.steps] == [step.loss for step in expected.steps]
             assert (training.losses, training.measures) == (expected.losses, expected.measures)
-        # Shares of 7 examples take as long as 8, and 10 outputs as long as 12.
+        # Shares of 7 examples take as long as shares of 8, and 10 outputs take as long as 12.
         assert {step.centroid_multiplications for step in training.steps} == {16 * NODES * 8 * (2 * (8 + 12) + 8)}
 
 

@@ -1,4 +1,4 @@
-"""Factors of matrix products are legal for any number of examples up to the given one."""
+"""Tiling factors of matrix products are legal for any number of examples up to the given maximum."""
 
 import dataclasses
 

@@ -27,7 +27,7 @@ def engine_of(array):
 
 
 def memories_of(model, lists, words=WORDS):
-    """Memories that hold the parameters and the lists; all words to be written are NaN."""
+    """Memories that hold the parameters and the lists; all words that the lists will write are NaN."""
     empty = np.full(words, 0x7FC0_0001, np.uint32)
     gradients = np.zeros(model.size, np.uint32)
     gradients[model.places] = empty[0]
@@ -103,7 +103,7 @@ def shared_layers(model, centroids=CENTROIDS):
     ((64, 64, 10), Array(rows=4, lanes=4), 30, (30, 1)), ((8, 4, 12, 3), Array(rows=1, lanes=2), 9, (9, 4)),
     ((16, 8, 5), Array(rows=2, lanes=8), 17, (17, 8)), ((4, 9), Array(rows=2, lanes=4), 5, (5,))], ids=str)
 def test_tables(widths, array, most, batches):
-    """Layers with tables give the model's losses and gradients, with k multiplications for each output."""
+    """Layers with tables of k centroids give the model's losses and gradients, with k products per output."""
     inputs, *hidden, outputs = widths
     generator = np.random.default_rng(1)
     for seed, count in enumerate(batches):
@@ -120,7 +120,7 @@ def test_tables(widths, array, most, batches):
         loss, gradient = model.differentiate(x, labels)
         assert memories[Place.ACTIVATIONS][lists.places.loss] == np.float32(loss).view(np.uint32)
         np.testing.assert_array_equal(memories[Place.GRADIENTS], gradient.view(np.uint32))
-        # Forward and the table's gradients both produce outputs, and backward produces the inner layers' inputs.
+        # Forward passes and table gradients produce outputs; backward passes produce inputs of inner layers.
         made = 2 * sum(-(-width // array.lanes) for width in widths[1:]) + sum(
             width // array.lanes for width in widths[1:-1])
         assert sum(detail >> MULTIPLIED_BIT for detail in details) == CENTROIDS * made * -(-count // 8) * 8
@@ -134,7 +134,7 @@ def test_tables_are_whole_rows():
 
 @pytest.mark.parametrize("tables", [False, True])
 def test_regions_are_true(tables):
-    """A command changes only the regions that it writes, and depends only on the regions that it reads."""
+    """A command changes only regions declared as written, and depends only on regions declared as read."""
     widths, array = (8, 8, 4, 5), Array(rows=2, lanes=4)
     layers = layers_of(widths)
     model = perceptron(8, (8, 4), 5, align=GROUP)

@@ -34,8 +34,8 @@ def ring_of(nodes, *, words=WORDS, **options):
 class TestSameBits:
     @pytest.mark.parametrize(("nodes", "words"), [(1, WORDS), (2, 2 * WORDS), (4, WORDS), (4, 2 * WORDS)])
     def test_as_on_the_host(self, text, nodes, words):
-        """Weights, moments, losses and held-out losses of 20 steps equal a computing host's. Shares have up to seven
-        sequences, which run in pairs if there are enough words."""
+        """Weights, moments, losses and held-out losses of 20 steps equal those computed on the host. Shares have up
+        to seven sequences, which run in pairs if memory has enough room."""
         ring, other = ring_of(nodes, words=words), GoldenRing(nodes)
         training = train(ring, CharacterModel(text), CONFIG)
         expected = train(other, CharacterModel(text), on_host(CONFIG))

@@ -73,8 +73,8 @@ def run(memories, lists, array, count):
     (SMALL, Array(rows=2, lanes=4), (4, 6, 5), False, 2), (SMALL, ARRAY, (6, 2, 3, 6, 6, 1), True, 3),
 ], ids=str)
 def test_are_the_model(config, array, lengths, again, together):
-    """Losses and all gradients of a share match bit for bit, and apart from them only buffers are written. Sequences
-    give the same bits in groups as one by one, also in a group completed by padding."""
+    """Losses and all gradients of a share match bit for bit, and otherwise only buffers are written. Sequences have
+    the same bits in groups and one by one, even in a group completed by padding."""
     lists = compile_text(config, array=array, sequences=len(lengths), words=WORDS, scaled_again=again,
                          together=together)
     for seed in range(2):
@@ -92,7 +92,7 @@ def test_are_the_model(config, array, lengths, again, together):
 
 
 def instructions_of(lists, bases, length=16):
-    """Checked instructions of lists, together with their words including the END."""
+    """The checked instructions of each list, and their words including the END instruction."""
     memories = {space: np.broadcast_to(np.uint32(0), 1 << 20) for space in (Place.WEIGHTS, Place.GRADIENTS)}
     memories[Place.ACTIVATIONS] = np.concatenate([np.zeros(lists.base, np.uint32), lists.words])
     for base in bases:
@@ -103,7 +103,7 @@ def instructions_of(lists, bases, length=16):
 
 @pytest.mark.parametrize("length", [16, 7])
 def test_activations(length):
-    """Each buffer, once written, has the bits that the step program computes, also in rows of padding."""
+    """Each written buffer is bit-identical to the result of the step program, even in rows of padding."""
     lists = compile_text(TEXT, array=ARRAY, sequences=1, words=WORDS)
     model, (sequence,) = model_of(TEXT, 5), sequences_of(TEXT, [length])
     memories = memories_of(model, lists, [sequence])
@@ -137,7 +137,7 @@ def test_activations(length):
 @pytest.mark.parametrize(("again", "together", "naive", "strict", "live"), [
     (False, 1, 21_600, 11_808, 9_312), (True, 1, 23_136, 12_352, 7_776), (False, 2, 43_104, 23_584, 18_528)])
 def test_words(again, together, naive, strict, live):
-    """Words of a group's buffers; the sharing rule needs no more words than are live."""
+    """Words of a group's buffers; with the sharing rule, no more words are needed than are live."""
     lists = compile_text(TEXT, array=ARRAY, sequences=4, words=WORDS, scaled_again=again, together=together)
     profiles = [program.profile(rooms_of(lists.plan), engine_of(ARRAY)) for program in lists.programs]
     assert {profile.digest for profile in profiles} == {lists.plan.digest}
@@ -150,7 +150,7 @@ def test_words(again, together, naive, strict, live):
 
 
 def test_multiplications():
-    """The products of a sequence of 16 match the step program."""
+    """The number of multiplications for a sequence of 16 matches the step program."""
     lists = compile_text(TEXT, array=ARRAY, sequences=1, words=WORDS)
     products = [gemm for instructions, _ in instructions_of(lists, (*lists.forward, *lists.first))
                 for gemm in instructions if isinstance(gemm, Gemm) and gemm.a.place is not Place.ONES]
@@ -175,7 +175,7 @@ def cycles_of(lists, bases):
     (1, (42_950, 67_500), (46_032, 70_000)), (2, (84_278, 127_500), (87_360, 130_000))])
 def test_cycles(together, first, further):
     """Modelled cycles of the first and further sequences of 16 in a share, on 4 by 4 units. In pairs, each sequence
-    takes less than 66,000 cycles, and units are busy 0.85 of the time of products and column sums."""
+    takes less than 66,000 cycles, and units are busy for 0.85 of the time of products and column sums."""
     lists = compile_text(TEXT, array=ARRAY, sequences=4, words=WORDS, together=together)
     forward = cycles_of(lists, lists.forward)
     for backward, (products, most) in ((lists.first, first), (lists.further, further)):

@@ -1,4 +1,4 @@
-"""The text model on Verilated nodes that compute: bits of a computing host, and cycles per sequence."""
+"""The text model on Verilated nodes that compute: the same bits as on a host, and cycles per sequence."""
 
 import dataclasses
 
@@ -37,7 +37,7 @@ def node_of(text):
 
 
 def test_same_bits(text, node):
-    """Weights, moments, losses and held-out losses of four steps on four nodes equal a computing host's."""
+    """Weights, moments, losses and held-out losses of four steps on four nodes equal those on the host."""
     check_run(node, CharacterModel(text), CONFIG, nodes=4)
     other = GoldenRing(4)
     expected = train(other, CharacterModel(text), dataclasses.replace(CONFIG, compute="host"))
@@ -53,7 +53,7 @@ def test_same_bits(text, node):
 
 @pytest.mark.parametrize(("nodes", "together", "most"), [(1, 2, 2 * 65_000), (2, 1, 2 * 71_000)])
 def test_activations_and_gradients(text, node, nodes, together, most):
-    """After a long and a short sequence, each node holds all activations, gradients and losses of the golden engine.
+    """After a long and a short sequence, all activations, gradients and losses on each node match the golden engine.
     Sequences run in pairs if the largest share is six, and one at a time if it is three."""
     task = CharacterModel(text)
     lists = text_lists(task, CONFIG, node, nodes, node.compute.activations)

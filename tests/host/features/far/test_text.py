@@ -28,7 +28,7 @@ def operations_of(config=TEXT, array=ARRAY):
 
 
 class Owned(ProgramNodes):
-    """Nodes with row owners that record the end of the words written to buffers."""
+    """Nodes with row owners; they also record the end of the highest buffer word that was written."""
 
     def __init__(self, lists, **options):
         super().__init__(1, **options)
@@ -124,8 +124,8 @@ def test_random_policies(config, array):
 
 
 def test_cycles():
-    """Modelled cycles of all lists of a sequence that keeps all maps equal its chain, and nearly equal lists that are
-    not split."""
+    """For a sequence that keeps all maps, the modelled cycles of all lists equal the cycles of its chain, and nearly
+    equal the cycles of undivided lists."""
     operations = operations_of()
     for further, whole in ((False, 67_700), (True, 70_337)):
         chain = operations.chain(further=further)
@@ -148,7 +148,7 @@ class TestFit:
     @pytest.mark.parametrize(("kind", "words", "cycles", "moved", "again"), [
         ("swap", 5696, 1.0, 5120, 0), ("recompute", 5728, 1.062, 0, 57_344), ("mixed", 5696, 1.0, 5120, 0)])
     def test_words(self, kind, words, cycles, moved, again):
-        """All buffers of a sequence fit in 6,144 words, at these costs."""
+        """For each kind of plan, all buffers of a sequence fit in 6,144 words, at the given costs."""
         lists = self.lists_of(kind)
         timeline = lists.plan.decision.run
         assert (lists.base, timeline.far_words, timeline.multiplications) == (words, moved, again)

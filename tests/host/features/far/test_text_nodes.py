@@ -1,4 +1,4 @@
-"""The text model on Verilated nodes with far memories: the host's bits, and the cycles of plans."""
+"""The text model on Verilated nodes with far memories: bits equal to the host's, and cycles of plans."""
 
 import dataclasses
 
@@ -15,8 +15,8 @@ from tests.host.golden import GoldenRing
 
 
 def test_policies(text):
-    """With all maps kept, and with a plan that moves some maps and recomputes some, a sequence has the host's loss
-    and gradient, the plan's moved words, and the timeline's cycles."""
+    """With all maps kept, and with a plan that moves some maps and recomputes some, a sequence gives the host's loss
+    and gradient, and takes the plan's moved words and the timeline's cycles."""
     task, node = CharacterModel(text), node_of(text)
     task.initialize(2)
     with rings.open_nodes(1, config=node, host_port=False, timeout=TIMEOUT) as (ring, simulation):
@@ -32,8 +32,8 @@ def test_policies(text):
 
 
 def test_far_memory(text):
-    """A step of two nodes with shares of three and two sequences has the bits of a computing host, and nearly the
-    modelled cycles."""
+    """A step of two nodes with shares of three and two sequences is bit-identical to a step on the host, and takes
+    nearly the modelled cycles."""
     config, node = dataclasses.replace(FAR, batch=5), node_of(text)
     check_run(node, CharacterModel(text), config, nodes=2)
     other = GoldenRing(2)

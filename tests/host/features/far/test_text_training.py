@@ -27,15 +27,15 @@ WORDS = 16_384
 
 @pytest.fixture(scope="module")
 def expected(text):
-    """A ring of three nodes trained by a computing host, and its training results."""
+    """A ring of three nodes that was trained with gradients of the host, and its training results."""
     ring = GoldenRing(3)
     return ring, train(ring, CharacterModel(text), dataclasses.replace(CONFIG, compute="host", far=None))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_bits(text, expected, kind):
-    """Weights, moments and losses of three steps on three nodes equal a computing host's, with shares of two and
-    three sequences. Buffers stay within their words, and the plan's words are moved."""
+    """Weights, moments and losses of three steps on three nodes equal those computed on the host, with shares of two
+    and three sequences. Buffers stay within their words, and the planned number of words is moved."""
     far = FarMemory(activations=8192 if kind == "keep" else 5760, rate=1 / 8, kind=kind)
     config = dataclasses.replace(CONFIG, far=far)
     other, there = expected

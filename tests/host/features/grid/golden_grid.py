@@ -31,5 +31,5 @@ class Grid(GoldenGrid):
         self.switched.append(plan)
 
     def lose(self, words):
-        """Remove words sent by the first node from the count of received words."""
+        """Make the given number of words from the first node appear lost."""
         self.golden.counters["WORDS_RECEIVED"][1] -= words

@@ -17,7 +17,7 @@ STEPS = ("--steps", 9, "--interval", 3)
 
 def test_leave_and_come(run, succeed, nodes_of, tmp_path, monkeypatch):
     """A run with 8, 4, 8, 8 and 7 nodes, as a card, a link and a node leave, equals the golden model in each step.
-    Runs resumed before, at and after a change have the same bits and figures."""
+    Runs resumed before, at and after a change have the same bits and report the same figures."""
     nodes_of("engines")
     whole, save = tmp_path / "whole", checkpoint.save
 
@@ -66,7 +66,7 @@ def test_leave_and_come(run, succeed, nodes_of, tmp_path, monkeypatch):
 
 
 def test_faults(succeed, nodes_of, tmp_path):
-    """While a card leaves and joins, links that repeat words give the bits of links without faults."""
+    """While a card leaves and joins, links that repeat words give the same bits as links without faults."""
     runs = []
     with mx5.registered():
         nodes_of("narrow")
@@ -85,7 +85,7 @@ def test_faults(succeed, nodes_of, tmp_path):
 
 
 def test_density_and_comparison(succeed, nodes_of, tmp_path):
-    """Sparse gradients in two dimensions, with errors handed to heirs, and then the dense run on the grid."""
+    """Sparse gradients in two dimensions, with errors handed to heirs, and a dense run for comparison."""
     nodes_of("engines")
     succeed(*RUN, "--steps", 5, "--interval", 5, "--density", 0.3, "--compare", "--disable", "node6@1,card0@3",
             "--enable", "node6@2", "--output", tmp_path)

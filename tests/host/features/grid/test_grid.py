@@ -15,7 +15,7 @@ def parts(text):
 
 
 def follow(grid, plan, node, port):
-    """Node and port that receive a node's words from a port, and the number of bypasses in between."""
+    """Node and port that receive a node's words from a port, and the number of bypassed nodes on the way."""
     passed = 0
     while True:
         assert (node, port) in grid.enabled_links, f"words over a disabled link of node {node}"
@@ -69,7 +69,7 @@ def test_known_flat_ring():
 
 
 def test_bypass_where_no_cycle_is():
-    """A flat ring of 2 x 3 passes one node twice, as a member and through the node's other ports."""
+    """A flat ring of 2 x 3 visits one node twice: as a member, and through the node's other ports."""
     grid = Topology(2, 3)
     plan = grid.plan(Shape.FLAT)
     check(grid, plan)

@@ -39,7 +39,7 @@ class TestOwners:
             assert np.array_equal(owned[node], blocks[(rank + 1) % 3])
 
     def test_grid(self):
-        """Rows partition groups among their nodes, and columns partition these parts further."""
+        """Rows partition the groups among their nodes, and columns partition each resulting part further."""
         owned = owners(plan_of(2, 3, shape=Shape.GRID), 32 * 13 + 5)
         for node, index in owned.items():
             row, column = divmod(node, 3)
@@ -88,7 +88,7 @@ def test_owners_of_random_plans():
 
 class TestHandOver:
     def test_successor(self):
-        """The row of a leaving node is added to that of the next remaining node, in order of number."""
+        """The row of a leaving node is added to that of the next remaining node in order of node numbers."""
         old, new = plan_of(1, 5), plan_of(1, 5, "node1 node2 node4")
         rows = golden.bits(np.array([[1, 2], [4, 8], [16, 32], [64, 128], [256, 512]]))
         result = hand_over(dict(enumerate(rows)), old, new)
@@ -102,10 +102,10 @@ class TestHandOver:
         old, new = plan_of(1, 4), plan_of(1, 4, "node0 node1 node2")
         rows = golden.bits(np.array([[1.0], [2.0**-24], [2.0**-24], [2.0**-24]]))
         rounded = hand_over(dict(enumerate(rows)), old, new).rows[3]
-        assert golden.floats(rounded).tolist() == [1.0]  # it would be 1 + 2**-22 if the small ones came first
+        assert golden.floats(rounded).tolist() == [1.0]  # it would be 1 + 2**-22 if the small rows were added first
 
     def test_in_two_dimensions(self):
-        """The heir is in the same row, or the same column if a card leaves, or else the lowest node."""
+        """The heir is in the same row, in the same column if a card leaves, or else the lowest remaining node."""
         rows = {node: golden.bits([2.0**node]) for node in range(9)}
         old = plan_of(3, 3, shape=Shape.GRID)
         heirs = hand_over(rows, old, plan_of(3, 3, "node1 node4 node7", Shape.GRID)).heirs

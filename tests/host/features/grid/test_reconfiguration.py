@@ -13,7 +13,7 @@ from tests.refusals import refuses
 
 
 def reconfiguration_plan(text, rows=2, columns=4, shape=None):
-    """Reconfiguration plan for requests in a form such as ``-card1@40 +card1@80``."""
+    """Reconfiguration plan for requests in the form ``-card1@40 +card1@80``."""
     return ReconfigurationPlan(rows, columns, [
         Request.parse(word[1:], enable=word[0] == "+") for word in text.split()], shape)
 
@@ -43,7 +43,7 @@ def test_stages():
     ("-node1@0 -node2@0 -node3@0 -node5@0 -node6@0 -node7@0", None, ["flat"]),
 ])
 def test_shapes(text, shape, expected):
-    """A sum has two dimensions by default if there are several rows and several columns."""
+    """By default, sums are two-dimensional if there are several rows and several columns."""
     assert [stage.plan.shape.value for stage in reconfiguration_plan(text, shape=shape).stages] == expected
 
 
@@ -65,7 +65,7 @@ def unringed(requests):
 
 
 def test_random_courses():
-    """Random requests that each have an effect are rejected or lead to rings with all enabled nodes."""
+    """Random requests that each have an effect are rejected or give rings with all enabled nodes."""
     generator = np.random.default_rng(7)
     refused = 0
     for _ in range(60):

@@ -32,7 +32,7 @@ RUNS = {
     "text": ({}, TEXT),
     "programs in flat rings": ({"programs": section("Programs")()}, CONFIG),
 }
-#: Nodes, cards and links of 2 x 3 leave and join; shapes are grid, flat, flat, grid, grid, flat.
+#: Nodes, cards and links of a 2 x 3 grid leave and join; the shapes are grid, flat, flat, grid, grid, flat.
 REQUESTS = "-node4@1 -card0@2 -node3@2 +card0@3 +node4@3 +node3@3 -node1@4 -node4@4 +node1@5 +node4@5 -link5:1@5"
 
 
@@ -54,7 +54,7 @@ def finish(run):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_step_and_change(few, lines, tmp_path, name):
-    """Nodes match the golden model, and a run resumed after any step has the figures of an uninterrupted run."""
+    """Nodes match the golden model, and resuming after any step gives the figures of an uninterrupted run."""
     options, config = RUNS[name]
     if name == "text":
         config = dataclasses.replace(config, max_steps=6)
@@ -99,7 +99,7 @@ def test_flat_by_request(few):
 
 
 def test_mean_over_those_that_are_there(few):
-    """A batch is divided among the active nodes, so apart from rounding, their number makes no difference."""
+    """Each batch is divided among the active nodes, so their number affects only rounding."""
     weights = []
     for requests in ("", "-card1@0", "-node4@3 +node4@5"):
         rings = Rings(Grid(2, 3), reconfiguration_plan(requests))
@@ -164,7 +164,7 @@ def test_divergence(few):
 
 
 class Session:
-    """A session with a grid of golden models and a clock that stands still."""
+    """A session with a grid of golden models and a clock that does not advance."""
 
     def __init__(self):
         self.grid, self.ring, self.golden = Grid(2, 3), GoldenRing(6), True
@@ -173,7 +173,7 @@ class Session:
 
 @pytest.mark.parametrize("number", [2, 10, 13])
 def test_both_runs(few, tmp_path, number):
-    """Two runs in a row each go through the whole reconfiguration, even if resumed after any step."""
+    """Two consecutive runs each go through the whole reconfiguration, even if resumed after any step."""
     configs = [dataclasses.replace(CONFIG, density=0.2), CONFIG]
 
     def start(folder, *, resume=False):

@@ -30,7 +30,7 @@ def plan_of(grid, disabled, shape):
 
 
 def opened(grid, plan):
-    """Switch to a plan; returns the driver of its rings, and its nodes in the order of vector rows."""
+    """Switch to a plan; returns the driver of its rings, and its nodes in the order of the vector's rows."""
     grid.switch(plan)
     if plan.shape is Shape.FLAT:
         return grid.ring(plan), plan.order
@@ -48,7 +48,7 @@ def words_by_link(simulation):
 
 
 def used_links(grid, plan):
-    """For each link, whether its source is not off."""
+    """For each link, whether its source port sends."""
     return np.array([plan.settings[node].outputs[port] != 0 for node, port in grid.grid.links])
 
 
@@ -219,7 +219,7 @@ def test_refused_before_anything_is_sent():
 
 
 def test_busy():
-    """Switches that packets are entering or leaving do not change, but all other switches do."""
+    """A switch does not change while packets are entering or leaving it, but all other switches do."""
     length = 300
     with open_grid(2, 2) as (grid, _):
         plan = grid.grid.plan(Shape.FLAT)
@@ -245,8 +245,8 @@ def test_busy():
 
 @pytest.mark.parametrize("name", ["engines", "narrow"])
 def test_failure_in_two_dimensions(name):
-    """A cut link of a row or column ends an update and is named, and after a recovery of the rings, updates are
-    correct again."""
+    """A cut link of a row or column is named and ends the update; after the rings recover, updates are correct
+    again."""
     length = 300
     with mx5.registered(), open_grid(2, 2, config=CONFIGS[name]) as (grid, simulation):
         plan = grid.grid.plan(Shape.GRID)
@@ -295,7 +295,7 @@ def test_impossible_drivers():
 
 def test_round_a_slow_link():
     """A ring of all 2 x 4 nodes can avoid any single link without passing a node twice. At any speed of that link, an
-    update then takes at most 1.01 of the cycles with equal links."""
+    update then takes at most 1.01 times the cycles with equal links."""
     generator = np.random.default_rng(13)
     length = 1024
     with open_grid(2, 4, latency=16) as (grid, simulation):

@@ -66,8 +66,8 @@ def test_updates(name, rows, columns, length):
 
 @pytest.mark.parametrize(("name", "rows", "columns"), [("engines", 2, 4), ("centroid", 2, 3)])
 def test_exact_sums(name, rows, columns):
-    """Sums of small integers have the same bits in a flat ring, in rows first or in columns first, and in an update
-    in two dimensions."""
+    """Sums of small integers have the same bits in a flat ring, in two dimensions with rows or columns first, and in
+    an update in two dimensions."""
     config, length = CONFIGS[name], 600
     values = np.random.default_rng(columns).integers(-100, 100, (rows * columns, length)).astype(np.float32)
     total = values.sum(axis=0)

@@ -402,7 +402,7 @@ class TestCommandLine:
         assert (code, err) == (1, f"error: {message}\n")
 
     def test_what_is_taken_where_nothing_is_said(self, run, monkeypatch, tmp_path):
-        """By default there is no hidden layer if it does not fit, and the optimizer is SGD if there is no state."""
+        """By default, a hidden layer that does not fit is omitted, and nodes without state use SGD."""
 
         trained = []
 

@@ -58,7 +58,7 @@ class TestFixedPoint:
         assert FixedPoint(gradient_fraction=8).threshold(threshold) == (told, value)
 
     def test_a_step_is_that_of_real_numbers(self):
-        """A step is exact to half a unit in a weight's last place for rounding, plus a quarter for the rate."""
+        """A step is within 3/4 of a weight's last place: half for rounding, a quarter for the learning rate."""
         generator = np.random.default_rng(1)
         form = FixedPoint.of(1.2, 120)
         weights = form.weights(generator.normal(0, 1, 2000).astype(np.float32))

@@ -1,4 +1,4 @@
-"""Execution traces: their bytes, and predicted and measured traces that are written and read back."""
+"""Execution traces: their encoding, and predicted and measured traces that are written and read back."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def read(path):
 
 
 def test_bytes(tmp_path):
-    """Field numbers and types in the file match the schema."""
+    """Field numbers and types in the file match the protobuf schema."""
     command = Command(name="sum", kind=Kind.REDUCE_SCATTER, start=3000, end=303_000, elements=5, size=300)
     path = chakra.write([[command]], tmp_path / "one", clock=1e6, note="n")
     assert path == tmp_path / "one.0.et"

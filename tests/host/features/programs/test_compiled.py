@@ -21,7 +21,7 @@ def pair(nodes=3):
 
 
 def test_fields():
-    """A wait names one unit for all ranks or one per rank; a wait for the own rank is for its other queue."""
+    """A wait names one unit for all ranks or one per rank; a wait for its own rank is for the other queue."""
     program, backward, latch = pair()
     program.wait(latch, backward, unit=2, lag=1)
     compiled = program.compile()
@@ -95,7 +95,7 @@ class TestCircles:
         program.compile()
 
     def test_round_a_ring(self):
-        """If each node's command waits for its predecessor's, one command must be exempt to be the first."""
+        """If the command on each node waits for the previous node's, one command must be exempt, to run first."""
         program, backward, _ = pair(4)
         program.wait(backward, backward, unit=[3, 0, 1, 2])
         with pytest.raises(ProgramError, match="backward of rank 0 for backward of rank 3 for backward of rank 2 for "
@@ -118,7 +118,7 @@ class TestCircles:
 
 
 def test_most_passes():
-    """Nodes synchronized by a collective have no limit on passes; unsynchronized nodes count in 15 bits."""
+    """Passes are unlimited if a collective synchronizes the nodes; otherwise 15-bit counts limit them."""
     program, backward, latch = pair()
     program.wait(latch, backward, unit=0)
     assert program.compile().max_passes == 32767

@@ -23,7 +23,7 @@ from tests.host import rings
 
 NODES = 3
 NODE = rings.CONFIGS["wide"]
-#: Three layers, and steps that measurements divide into blocks.
+#: Three layers; accuracy measurements divide the steps into blocks.
 CONFIG = TrainingConfig(max_steps=7, interval=4, batch=24, hidden=(10, 10), macs=4,
                         optimizer=SGD(learning_rate=0.2, momentum=0.9))
 
@@ -94,8 +94,8 @@ def test_behind(task):
 
 
 def test_goes_on(task, tmp_path):
-    """A run that is stopped after each block of at most two steps and resumed on other nodes has the bits and losses
-    of an uninterrupted run."""
+    """A run that is stopped after each block of at most two steps and resumed on other nodes is bit-identical to an
+    uninterrupted run, including its losses."""
     path = tmp_path / checkpoint.NAME
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
         expected = train(ring, task, "delayed:2")
@@ -143,7 +143,7 @@ def test_repeated(task, monkeypatch):
 
 @pytest.mark.parametrize(("steps", "name"), [(1, "weights"), (2, "weights of the second copy")])
 def test_divergence(task, steps, name):
-    """A wrong bit in the copy that the next pass does not write is detected; the error gives node and number."""
+    """A wrong bit in the copy that the next pass does not write is detected; the error names node and element."""
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
         run = run_of(ring, task, "delayed:2", every=1)
         run.begin()

@@ -59,7 +59,7 @@ def contents(ring, length):
 
 
 def check_order(training, schedule, task):
-    """Check that commands have short gaps, and sums begin during the COMPUTE of the layer below."""
+    """Check that gaps between commands are short, and sums begin during the COMPUTE of the layer below."""
     layers, spans = layers_of(task.widths), [Span(*row) for row in training.timeline]
     program = build(schedule, layers, nodes=NODES, costs=Costs(examples=CONFIG.batch // NODES, macs=4),
                     staged=task.parameters.size)
@@ -112,8 +112,8 @@ def test_same_bits(task):
 
 
 def test_one_queue(task):
-    """Nodes without programs receive the commands of the same schedules one after another. Results have the same
-    bits, and a step takes the sum of the commands' cycles."""
+    """Nodes without programs receive the commands of the same schedules one after another. The results have the same
+    bits, and the cycles of a step are the sum of its commands' cycles."""
     length = task.parameters.size
     with rings.open_nodes(NODES, config=rings.CONFIGS["narrow"], host_port=False) as (ring, _):
         expected = train(ring, task, None)
@@ -136,7 +136,7 @@ def test_one_queue(task):
         assert training.search[-1] == "chosen: chunks:2 (the first that is shorter than the one before: chunks:2)"
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_goes_on(task, tmp_path, name):
-    """A run that is stopped after every step and resumed on other nodes has the bits and all figures of an
+    """A run that is stopped after every step and resumed on other nodes gives the same bits and figures as an
     uninterrupted run: cycles, the log of a search, and the last timeline."""
     config, path = dataclasses.replace(CONFIG, overlap=name), tmp_path / checkpoint.NAME
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):

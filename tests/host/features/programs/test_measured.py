@@ -17,7 +17,7 @@ CYCLES = {"none": (4000, 4100), "layers": (3000, 3100), "chunks:2": (3500, 3200)
 
 
 def outcome(name, *, first="layers"):
-    """Result of a training run of two steps, the first with another schedule, and its makespan."""
+    """A training run of two steps, the first with the given schedule, and the makespan of the program."""
     program = build(Schedule.parse(name), LAYERS, nodes=2, costs=Costs(examples=8), staged=4096)
     spans = timeline(program.timed(), nodes=2)
     steps = [Step(number=number, epoch=1, loss=1.0, cycles=cycles, bound=1, scatter_cycles=1, scatter_bound=1,

@@ -72,7 +72,7 @@ class TestDerived:
         assert list(program.compile().waits()) == [(0, 1, Wait(2, 1)), (3, 0, Wait(2, 0))]
 
     def test_what_follows_from_another_queue(self):
-        """If the third queue waits for the second, no wait is added for commands that the second has awaited."""
+        """If the third queue waits for the second, no wait is added for commands the second already awaits."""
         program = Program(queues=3)
         region, other = Region("g", 0, 32), Region("h", 0, 32)
         program.add("a", operation="COMPUTE", queue=0, writes=[region])
@@ -214,7 +214,7 @@ class TestCompiled:
         assert compiled.queues[2][0].fields(1)["state_base"] == 32
 
     def test_passes(self):
-        """If a queue is awaited but waits for nothing, its 15-bit count of commands limits the passes."""
+        """If other queues wait for a queue that waits for nothing, its 15-bit command count limits the passes."""
         assert pair()[0].compile().max_passes is None
         loose = Program()
         first = loose.add("a", operation="COMPUTE", queue=0)

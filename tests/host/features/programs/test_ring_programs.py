@@ -89,7 +89,7 @@ def test_sums_travel_while_layers_are_computed():
 
 
 def check_trace(trace, passes):
-    """Check that commands have short gaps, and a layer's sum begins during the next layer's COMPUTE."""
+    """Check that gaps between commands are short, and that sums begin during the next layer's COMPUTE."""
     starts, ends = ({(queue, index): record.time for queue in (0, 1) for index, record in enumerate(
         record for record in trace if record.queue == queue and record.end == end)} for end in (False, True))
     assert len(trace) == 8 * passes
@@ -127,7 +127,7 @@ def test_loads_of_what_has_changed():
 
 
 def test_a_dependency_that_is_missing_is_seen():
-    """Without ``after``, the ring sums gradients before they are written, and the event reports the NaNs."""
+    """Without ``after``, the ring sums gradients before they are written, and the event reports NaNs."""
     with open_nodes() as (ring, _):
         stage(ring, np.random.default_rng(2))
         ring.programs.load([layers(rank, ordered=False) for rank in range(2)])
@@ -227,7 +227,7 @@ def test_a_program_that_fails_leaves_the_node_usable():
 
 
 def test_a_stand_in_alone():
-    """A single pushed COMPUTE takes the cycles of the golden model."""
+    """A single COMPUTE that is pushed as a command takes the cycles of the golden model."""
     with open_nodes(nodes=1) as (ring, _):
         (device,) = ring.devices
         for length, duration in ((100, 0), (100, 500), (0, 77)):
@@ -237,7 +237,7 @@ def test_a_stand_in_alone():
 
 
 def test_a_run_that_does_not_end_is_noticed():
-    """A command that takes longer than ``patience`` is reported instead of being taken for the end of the run."""
+    """A command that takes longer than ``patience`` is reported instead of being mistaken for the end of the run."""
     with open_nodes(nodes=1) as (ring, _):
         ring.programs.load([([Command(operation=Operation.COMPUTE, duration=5000)], [])])
         refuses("node 0: no command of the program has ended in 100 cycles, and 1 events are missing",

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Schedules on simulated rings: equal bits with each one, on nodes with programs or with one queue."""
+"""Schedules on simulated rings give bit-identical results, on nodes with programs and with one queue."""
 
 import dataclasses
 
@@ -95,10 +95,9 @@ def test_same_bits(name, nodes, steps, optimizer, schedules):
 @pytest.mark.parametrize(("name", "nodes", "kinds"), [
     ("narrow", 3, (Kind.NONE, Kind.LAYERS)), ("mx9", 3, (Kind.STRICT, Kind.LAYERS))])
 def test_sent_command_by_command(name, nodes, kinds):
-    """A program has the same bits on nodes with one queue and when it is sent command by command to nodes with two,
-    and each command takes the same cycles as in the driver's own operations. With links that repeat words, cycles
-    depend on the start of a command, since credits are sent in messages of 30 cycles, and the last message counts
-    when it is complete."""
+    """On nodes with one queue, or sent command by command to nodes with two, a program has the same bits, and each
+    command takes the same cycles as in the driver's own operations. With links that repeat words, cycles depend on
+    when a command starts, as credits are sent in messages of 30 cycles that count once they are complete."""
     config = rings.CONFIGS[name]
     slack = 60 if config.link.replay else 0
     with rings.open_nodes(nodes, config=config, host_port=False) as (ring, _):
@@ -233,7 +232,7 @@ def test_bad_programs():
         ring.memory.clear_state(LENGTH)
         ring.settings.write(settings)
         ProgramExecution(ring, LENGTH, schedule=Schedule(Kind.LAYERS), layers=LAYERS, costs=COSTS).write(gradients)
-        for commands in quiet:  # all waits for a command count the additional one
+        for commands in quiet:  # all waits must count the additional command
             for queue in commands:
                 queue[1:] = [dataclasses.replace(command, after_0=command.after_0 + bool(command.after_0))
                              for command in queue[1:]]

@@ -1,7 +1,7 @@
 """Weights after a step are equal for every schedule and for every order that a program allows.
 
-From the same memories, a step under any schedule ends with the same memories. The same holds for any number of steps,
-each under any schedule.
+If memories are equal before a step, they are equal after it under any schedule. The same holds for any number of
+steps, each under any schedule.
 """
 
 import numpy as np
@@ -44,7 +44,7 @@ def settings(generator):
 
 
 def compare(nodes, weight, gradient, schedules, seed, *, steps):
-    """Run steps without a schedule and with each given one from the same memories; check that all end equal."""
+    """Run steps without and with each of the given schedules from the same memories; check that results are equal."""
     generator = np.random.default_rng(seed)
     weight_codec, gradient_codec = WEIGHT_CODECS[weight], GRADIENT_CODECS[gradient]
     weights = generator.standard_normal(LENGTH).astype(np.float32)
@@ -101,8 +101,8 @@ def alternating(nodes, layers, weights, seed):
 @pytest.mark.parametrize("nodes", NODES)
 @pytest.mark.parametrize("layers", [0, 1, 2, 5, 10])
 def test_stale(nodes, layers):
-    """Updates with staged gradients match the schedule ``layers``. Of two copies of the weights, one has the weights
-    after the last pass, and the other one is a step older."""
+    """Updates with staged gradients match the schedule ``layers``. Of the two copies of the weights, one has the
+    values after the last pass, and the other one is a step older."""
     generator = np.random.default_rng(nodes * 100 + layers)
     weights = generator.standard_normal(LENGTH).astype(np.float32)
     golden, run = alternating(nodes, layers, weights, seed=nodes)

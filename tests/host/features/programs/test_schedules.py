@@ -143,7 +143,7 @@ class TestPrograms:
         assert waits == {"forward 1": (11, 1), **{f"update {number}": (21 - number, 0) for number in range(1, 11)}}
 
     def test_stale_waits(self):
-        """A layer's forward waits for its update in the previous pass or, with two copies, in the one before; each
+        """A layer's forward waits for its update in the previous pass or, with two copies, one pass earlier; each
         backward waits until the previous pass's gradients are summed."""
         compiled = stale(2)
         waits = {item.task.name: item.waits[0] for queue in compiled.queues for item in queue if item.waits[0].after}
@@ -159,7 +159,7 @@ class TestPrograms:
             (12 - number, 1) for number in range(10, 0, -1)]
 
     def test_stale_fields(self):
-        """Commands of each layer give its region, and commands of the first two layers alternate."""
+        """Commands of each layer give its region; in the first two layers, they alternate between two copies."""
         tasks = {task.name: task.fields for task in stale(2).tasks}
         for number in range(1, 11):
             for name in ("forward", "backward", "update"):
@@ -180,7 +180,7 @@ class TestPrograms:
             CompiledProgram(tuple(tasks), 2, waits).check()
 
     def test_turns_and_state(self):
-        """Commands have the block offset of their first group, and state follows the state of earlier groups."""
+        """Commands have the block offset of their first group, and state follows that of earlier groups."""
         compiled = program(Schedule(Kind.CHUNKS, 3), nodes=3)
         for command in compiled.queues[Queue.COMMUNICATE][1:]:
             first = command.fields(0)["gradient_base"] // 32
@@ -199,8 +199,8 @@ class TestPrograms:
 
 class TestTime:
     def test_strict(self):
-        """A layer's sum begins during the backward command of the layer below, or a gap before it at the earliest;
-        nothing is updated before the last sum."""
+        """A layer's sum begins during the backward command of the layer below, or at most a gap earlier; nothing is
+        updated before the last sum."""
         spans = {span.name: span for span in spans_of(program(Schedule(Kind.STRICT), nodes=4)) if span.node == 2}
         for number in range(2, 11):
             before = spans[f"backward {number - 1}"]

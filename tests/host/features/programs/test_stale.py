@@ -107,8 +107,8 @@ class Steps:
 
 
 def cycles(result):
-    """Cycles per pass, from the end of the second pass to the end of the last, and their lower bound, which is the
-    busy time of the longer queue including gaps, on the busiest node."""
+    """Cycles per pass, from the end of the second pass to the end of the last, and their lower bound: the busy time,
+    including gaps, of the busiest queue on any node."""
     last = 3 * len(LAYERS)  # update 1, which follows the latch
     passes = max(ends[-1] - ends[1] for ends in (
         [record.time for record in trace if record.end and record.tag == last] for trace in result.traces))

@@ -211,7 +211,7 @@ class TestCommand:
         result = json.loads((tmp_path / "new" / "report.json").read_text())
         assert len(result["rows"]) == len(few)
         assert result["accuracy_float"] > 0.96
-        # 74 outputs of four beats with 16 products in each beat, plus the cycles to begin.
+        # 74 outputs of four beats with 16 products in each beat, plus the start-up cycles.
         assert all(row["cycles"] is None or 296 < row["cycles"] < 320 for row in result["rows"])
         assert {"kind": "quantization"} in result["configuration"]["features"]
         assert set(result["stage_seconds"]) >= {"quantize"}

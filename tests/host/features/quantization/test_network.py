@@ -96,7 +96,7 @@ class TestNetwork:
     @pytest.mark.parametrize("scheme", [scheme for scheme in Scheme if scheme.integer])
     @pytest.mark.parametrize(("bits", "per_channel"), list(itertools.product((4, 8), (False, True))))
     def test_integers_are_the_network_of_the_values(self, scheme, bits, per_channel):
-        """Activations differ by at most one step from floating point with the values of the codes."""
+        """Activations differ by at most one step from floating-point results with the decoded weights."""
         data, layers = trained()
         config = QuantizationConfig(scheme=scheme, bits=bits, per_channel=per_channel)
         network = quantize(layers, data.train_x, config, input_scale=SCALE)

@@ -1,4 +1,4 @@
-"""Inference through the driver: memory layouts, and complete nodes against the golden model."""
+"""Inference through the driver: memory layouts, and complete nodes compared with the golden model."""
 
 
 import numpy as np
@@ -123,7 +123,7 @@ def test_nodes_without_quantization():
 @pytest.mark.parametrize("variant", ["min", "max"])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_two_layers(ring, bits, variant):
-    """Each of two nodes runs batches of several commands, the last one of a different size."""
+    """Each of two nodes runs its batch in several commands, the last one with a different sample count."""
     changes = {} if variant == "min" else {"variant": "max", "offsets": (1 << bits) - 1 >> 1}
     layers = digits(bits, **changes)
     x = inputs(201)
@@ -147,7 +147,7 @@ def test_few_samples(ring, samples):
 
 
 def test_buffers_beside_others(ring):
-    """With lists and data in the upper halves of the memories, the lower halves stay and sums are equal."""
+    """With lists and data in the upper halves of memories, the lower halves are unchanged and sums are equal."""
     below = [np.arange(1024, dtype=np.float32) + rank for rank in range(2)]
     ring.memory.write_gradients(below)
     ring.memory.write_weights_of(below)

@@ -20,8 +20,8 @@ INTEGER = [scheme for scheme in Scheme if scheme.integer]
 @pytest.mark.parametrize(("scheme", "bits", "per_channel"),
                          list(itertools.product(INTEGER, (4, 8, (8, 4)), (False, True))))
 def test_onnxruntime_answers_as_the_integers_do(tmp_path, scheme, bits, per_channel):
-    """onnxruntime may round a hidden activation near the middle between two steps the other way, since it multiplies
-    by a binary32 scale, and ties go to even. Scores may therefore be off by one step of a few activations."""
+    """onnxruntime may round a hidden activation midway between two steps differently, since it multiplies by a
+    binary32 scale and rounds ties to even. Scores may therefore be off by one step of a few activations."""
     data, layers = trained()
     network = quantize(layers, data.train_x, QuantizationConfig(
         scheme=scheme, bits=bits, per_channel=per_channel), input_scale=SCALE)
@@ -42,7 +42,7 @@ def test_onnxruntime_answers_as_the_integers_do(tmp_path, scheme, bits, per_chan
 
 
 def test_answers_are_compared_by_their_integer_scores():
-    """Answers may be equal, tied with another output, within one adjusted weight, or beyond it."""
+    """Answers may be equal, tied in integer score, within one adjusted weight of the top score, or wrong."""
     data, layers = trained()
     network = quantize(layers, data.train_x, QuantizationConfig(bits=4), input_scale=SCALE)
     most = int(np.abs(network.layers[-1].weights.adjusted).max())
@@ -59,7 +59,7 @@ def test_answers_are_compared_by_their_integer_scores():
 
 
 def test_ties_do_not_refuse_an_export(tmp_path):
-    """If outputs add the same numbers in different orders, integer sums are equal although float sums differ."""
+    """If outputs add the same numbers in different orders, integer sums may tie where float sums differ."""
     generator = np.random.default_rng(5)
     first = np.tile(generator.standard_normal((1, 6)).astype(np.float32), (8, 1))
     weights = generator.standard_normal(8).astype(np.float32)
@@ -109,7 +109,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("scheme", [Scheme.IAQ_MIN, Scheme.IAQ_MAX])
     def test_zero_is_no_level(self, tmp_path, scheme):
-        """An offset has one bit more than a zero point, so not every offset can be exported."""
+        """An offset has one bit more than a zero point, so some offsets cannot be exported."""
         layers = [FloatLayer(np.array([[-256.0, -1.0]]), np.zeros(1))]
         network = quantize(layers, np.ones((1, 2)), QuantizationConfig(scheme=scheme, extrema=Extrema.WEIGHTS))
         assert network.layers[0].weights.adjusted.tolist() == [[-256, -1]]

@@ -38,20 +38,20 @@ def report(run, nodes_of, tmp_path):
 
 
 def bits(content):
-    """Updates in a report without their cycles, statuses of gradients, and the accuracy."""
+    """The updates in a report (without cycles), the statuses of gradients, and the accuracy."""
     rounds = [{name: value for name, value in update.items() if name != "cycle"} for update in content["updates"]]
     return rounds, content["workers"], content["accuracy"]
 
 
 def test_ways(report):
-    """Late gradients are applied, awaited or dropped; applying them with lambda 0 equals dropping them."""
+    """Late gradients are applied, awaited or dropped; applying them with factor 0 equals dropping them."""
     fold, out = report("--staleness-factor", 0.5)
     assert "apply-late, lambda 0.5: updates are closed by 3 of 4 gradients; skew 0.9\n" in out
     assert "compute: modelled; quorum updates and sums: gateware\n" in out
     assert fold["gradients"]["applied_late"] > 0
     assert all(update["on_time"] == [0, 1, 2] for update in fold["updates"])
     assert sum(3 in update["applied_late"] for update in fold["updates"]) == fold["workers"][3]["applied_late"]
-    computed = 0  # update of the straggler's next late gradient; it starts with the newest weights
+    computed = 0  # the straggler's next late gradient is for this update or a later one
     for update in fold["updates"]:
         assert len(update["ages"]) == len(update["applied_late"])
         assert all(1 <= age <= update["number"] - computed for age in update["ages"])
@@ -90,7 +90,7 @@ def test_straggler_of_any_factor(report):
 
 
 def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
-    """A signal within a block ends the run in seconds, although the block would be simulated for minutes; the report
+    """A signal within a block ends the run within seconds, although simulating the block takes minutes; the report
     covers the previous blocks."""
     nodes_of("wide")
     monkeypatch.setattr(files, "GRACE", 0.1)
@@ -158,7 +158,7 @@ def test_resume(report, tmp_path, monkeypatch, faults):
     again, out = report(*faults, "--resume", folder=folder)
     assert "checkpoint.tar: the run continues from there\n" in out
     assert bits(again) == bits(whole)
-    # The host polls the nodes every 16 cycles of the simulation, which restarts from zero with the process.
+    # The host polls the nodes every 16 cycles of the simulation, which a new process starts at cycle zero.
     lengths = [[after["cycle"] - before["cycle"] for before, after in itertools.pairwise(outcome["updates"])]
                for outcome in (whole, again)]
     assert lengths[0][:done - 1] == lengths[1][:done - 1]

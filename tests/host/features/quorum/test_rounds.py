@@ -140,7 +140,7 @@ def closing(factor=0.5, *, quorum=3, ages=15, deadline=0):
 
 @pytest.mark.parametrize(("factor", "mean"), [(1.0, 4.25), (0.5, np.float32(13 / 3.5)), (0.0, 3.0)])
 def test_known_answers(factor, mean):
-    """Three of four nodes are on time with 1, 2 and 3 (mean 2). The fourth's 8 joins 3, 3, 3 one update later."""
+    """Three of four nodes send 1, 2 and 3 on time (mean 2). The fourth's 8 joins 3, 3 and 3 one update later."""
     values = {0: (1, 2, 3, 8), 1: (3, 3, 3, 99), 2: (0, 0, 0, 99)}
     training = train((FAST, FAST, FAST, FAST + 2000), closing(factor, ages=1), 2, learning_rate=1.0,
                      gradient=lambda rank, number: np.full(LENGTH, values[number][rank], np.float32))
@@ -152,7 +152,7 @@ def test_known_answers(factor, mean):
 
 
 def test_two_stragglers():
-    """Two of four nodes are late, one by a single update and the other one by more."""
+    """Two of four nodes are late: one by a single update, and the other one by more."""
     training = train((FAST, SLOW, FAST, FAST * 2), closing(0.9, quorum=2), 9)
     late = [mask for _, mask in training.masks]
     assert any(mask & 2 for mask in late)
@@ -181,7 +181,7 @@ def test_deadline_closes_below_quorum():
 
 
 def test_too_late_is_dropped():
-    """Gradients beyond the maximum age are dropped, as are all late gradients if the factor is 0."""
+    """Gradients beyond the maximum age are dropped; if the factor is 0, so are all late gradients."""
     for rules in (closing(1.0, ages=2), closing(0.0)):
         training = train((FAST, FAST, FAST, SLOW * 2), rules, 12)
         counts = training.rounds.ledgers[3].counts
@@ -199,7 +199,7 @@ def test_full_weight_is_the_sum_of_sparsify():
 
 
 def test_same_bits_whatever_the_links():
-    """Threads, link latencies and link faults change neither a mask nor a bit."""
+    """The number of threads, link latencies and link faults change neither a mask nor a bit."""
     durations, rules = (FAST, FAST + 300, FAST + 600, SLOW), closing(0.5)
     first = train(durations, rules, 6)
     for options in ({"threads": 2}, {"latency": 40}, {"faults": 5e-3}):
@@ -209,7 +209,7 @@ def test_same_bits_whatever_the_links():
 
 
 def test_resume_with_pending_gradients():
-    """A run that resumes on another ring with its pending gradients has the same bits."""
+    """A run that resumes with its pending gradients on a different ring has the same bits."""
     durations, rules = (FAST, FAST, FAST, SLOW), closing(0.5)
     part = train(durations, rules, 2)
     pending = [part.rounds.pending(rank) for rank in range(NODES)]

@@ -17,7 +17,7 @@ REPAIRS = ("LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
 
 
 def update(ring, reference, generator):
-    """Compare a fused update with the golden model, and return its cycles."""
+    """Compare a fused update with the golden model, and return the number of cycles it took."""
     gradients = random(generator, (ring.nodes, LENGTH), density=0.6)
     ring.memory.write_gradients(list(gradients))
     before = ring.counters.read()
@@ -50,7 +50,7 @@ def outcome(*, rate, nodes=3, threads=1, quantum=16):
 
 
 def test_faults_mend():
-    """No command fails and all bits are correct, independent of threads and simulation quantum."""
+    """No command fails and all bits are correct, for any number of threads and any simulation quantum."""
     clean, repairs, faults = outcome(rate=0)
     assert repairs == [0, 0, 0]
     assert sum(link.total for link in faults) == 0

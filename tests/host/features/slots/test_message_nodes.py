@@ -78,7 +78,7 @@ def update(ring, reference, generator, length):
 
 
 def test_driver():
-    """Requests and answers of one or several messages work at all ranks, as do errors and empty waits."""
+    """Requests and answers of one or more messages work at all ranks, as do errors and waits that expire."""
     generator = np.random.default_rng(2)
     with opened(4) as (ring, simulation, hub, _):
         words = generator.integers(0, 1 << 32, 200, np.uint64).astype(np.uint32)
@@ -178,7 +178,7 @@ def test_faults():
 
 def test_cycles():
     """During a dense update that one node begins 5,000 cycles late, messages over seven hops take at most 1,700
-    cycles and end in the cycle of the table, and no link restarts. ``make messages`` sends 10,000."""
+    cycles and end in the cycle that the table predicts, and no link restarts. ``make messages`` sends 10,000."""
     with open_nodes() as (ring, simulation):
         run = beside_updates(ring, simulation, updates=1, length=16_384, seed=1)
     print(f"messages take {sorted(run.taken)} cycles, the update {run.updates}, superframes {run.superframes}")
@@ -188,7 +188,7 @@ def test_cycles():
 
 
 def test_training(train, monkeypatch):
-    """The main job with --transport messages has the golden model's weights after every step."""
+    """With --transport messages, the weights of the main job match the golden model after every step."""
     monkeypatch.setattr(preparation, "NodeConfig", lambda **options: CONFIG)
     monkeypatch.setattr(verilated, "build_ring", build_ring)
     _, result = train("--nodes", 3, "--steps", 2, "--hidden", "none", "--batch", 200, "--links", "slots",

@@ -21,7 +21,7 @@ def untagged(words):
 
 
 class FarNodes:
-    """Nodes that are reached via rank 0, modelled by golden messages, with answers of a given length."""
+    """Nodes that are reached via rank 0, as golden messages, with answers of a given length."""
 
     def __init__(self, answer=3):
         self.sent, self.done, self.packets = [], [], deque()
@@ -160,7 +160,7 @@ def test_pieces(count):
 
 @pytest.mark.parametrize(("start", "written"), [(990, 0), (930, 62)])
 def test_out_of_range(start, written):
-    """The pieces of a write that precede the rejected one are written."""
+    """If part of a write is rejected, the parts before it are still written."""
     hub = MessageHub(Memories(), nodes=3)
     head = Opcode.WRITE_MEMORY << 24 | 7 << 16
     hub.transports[1].send(packet([head | 100, start, *range(100)]))
@@ -169,7 +169,7 @@ def test_out_of_range(start, written):
 
 @pytest.mark.parametrize("words", [2, 100])
 def test_repeat(words):
-    """Unanswered requests are repeated: a single message with the same tag, several ones with a new tag."""
+    """Unanswered requests are repeated: with the same tag if they are one message, or else with a new tag."""
     far = Memories()
     hub = MessageHub(far, nodes=3)
     far.losses = 1
@@ -194,7 +194,7 @@ def test_wait():
 
 
 def test_no_answer():
-    """An unanswered request ends with NO_ANSWER, and its late answer is not taken for another request's."""
+    """An unanswered request ends with NO_ANSWER, and its late answer is not attributed to another request."""
     far = FarNodes()
     hub = MessageHub(far, nodes=3)
     far.silent = {1}

@@ -49,7 +49,7 @@ def test_apart(job):
 
 
 def test_small():
-    """Two jobs of two nodes run commands alternately; all nodes share one TIME, which survives a job's reset."""
+    """Two jobs of two nodes alternately run commands; all nodes share one TIME, which survives a job's reset."""
     generator = np.random.default_rng(4)
     with two_jobs.open_jobs(CONFIG, rings.library(CONFIG), nodes=4) as jobs:
         for number in range(4):
@@ -84,7 +84,7 @@ def test_places(jobs, nodes):
 
 
 def test_units():
-    """Nodes of two jobs forward only the control words of the clock and of rooms."""
+    """Nodes of two jobs have only the slot units that forward the control words of rooms and of the clock."""
     assert [unit.name for unit in units(CONFIG)] == ["rooms", "clock"]
 
 
@@ -116,7 +116,7 @@ def test_options(run, options, message, tmp_path):
 
 
 def test_no_packet():
-    """A host that waits in vain gets an error, and hosts do not wait for one that has ended."""
+    """A host that receives no packet in time gets an error, and does not wait for a host that has ended."""
     with OpenRing([rings.library(CONFIG)] * 2) as opened:
         time = SharedTime(opened.simulation, 2)
         time.leave()

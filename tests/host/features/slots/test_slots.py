@@ -45,8 +45,8 @@ def check_sum(ring, generator, length, *, density=1.0):
 
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_collectives(nodes):
-    """All-reduces and fused updates match, dense and sparse, also for lengths that end in empty segments; so do
-    broadcasts, where nodes send different amounts. All nodes have the same TIME."""
+    """All-reduces and fused updates, dense and sparse, match the golden model, even for lengths that end in empty
+    segments; so do broadcasts, where nodes send different amounts. All nodes have the same TIME."""
     generator = np.random.default_rng(nodes)
     with open_nodes(nodes, latency=5) as (ring, _):
         assert all(state == {"valid": 1, "lost": 0, "error": 0} for state in states(ring))
@@ -91,7 +91,7 @@ def test_pairs():
 
 
 def await_packet(simulation, link):
-    """Run until words of a packet (38 words) are on a link, and return the number of the next word but one."""
+    """Run until a link carries words of a packet (38 words), and return the number of the word after the next."""
     carried = link.status().words_carried
     for _ in range(5000):
         simulation.run(18)
@@ -193,7 +193,7 @@ def test_time():
 
 
 def test_training(train, monkeypatch):
-    """The main job with --links slots has the golden model's weights after every step."""
+    """With --links slots, the weights of the main job match the golden model after every step."""
     monkeypatch.setattr(preparation, "NodeConfig", lambda **options: CONFIG)
     monkeypatch.setattr(verilated, "build_ring", build_ring)  # no other test uses this library
     out, result = train("--nodes", 3, "--steps", 2, "--hidden", "none", "--batch", 200, "--links", "slots",
@@ -205,7 +205,7 @@ def test_training(train, monkeypatch):
 
 
 def test_option():
-    """Credit links do not change the configuration, and slots have room for messages if hosts send them."""
+    """The option `credits` changes nothing; with `slots`, nodes have room for messages only if requested."""
     assert with_links("credits", NodeConfig()) == NodeConfig()
     assert [with_links("slots", NodeConfig(), messages=messages).link.messages for messages in (False, True)] == [
         False, True]

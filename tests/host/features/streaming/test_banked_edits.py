@@ -128,8 +128,8 @@ def test_random_edits():
 
 
 def test_a_node_that_refuses():
-    """If a node's program does not match the digest, the edit is withdrawn on the other nodes, the run continues, and
-    the same edit is accepted with a later number. Late and old edits are rejected."""
+    """If a node's program does not match the digest, the edit is withdrawn from all other nodes, the run continues,
+    and the same edit is accepted with a later number. Late and old edits are rejected."""
     with open_streaming() as (ring, _):
         run = run_of(ring)
         do(run, 2)
@@ -182,7 +182,7 @@ def test_an_edit_outlives_a_failed_set():
 
 
 def test_no_room():
-    """Edits are rejected if there is no room for their lists, while a set runs, or for a unit on the server."""
+    """An edit is rejected if there is no room for its lists in addition to the lists of the running set."""
     small = dataclasses.replace(worker_of(RELAY[0]), activation_words=960)
     data = examples()
     with open_streaming() as (ring, _):

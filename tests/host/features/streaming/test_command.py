@@ -23,7 +23,7 @@ def have_small_nodes(monkeypatch):
 
 
 def test_run(train, monkeypatch):
-    """The first set determines the number of microbatches in later sets, and nodes have the golden bits."""
+    """The first set determines the number of microbatches in later sets, and nodes match the golden bits."""
     have_small_nodes(monkeypatch)
     out, result = train("--schedule", "streaming", "--hidden", "32", "--nodes", 2, "--microbatch", 8, "--steps", 2,
                         "--format", "mx4,mx9", "--underflow")
@@ -41,7 +41,7 @@ OPTIONS = ("--hidden", "8", "--nodes", 2, "--microbatch", 4, "--format", "mx4", 
 
 @pytest.fixture
 def signalled(monkeypatch):
-    """Use small nodes, and send signals at the end of a set, or within a set just before the nodes run."""
+    """Use small nodes, and send signals at the end of a set, or during a set just before the nodes run."""
     have_small_nodes(monkeypatch)
     record, carry_out = node_run.NodeRun.record, node_run.NodeRun._carry_out
 

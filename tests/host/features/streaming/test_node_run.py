@@ -122,7 +122,7 @@ def formatted(formats, count=1, rate=0.05):
 
 
 def test_formats_and_counts(data):
-    """Layers in four formats, two changed by edits, have the golden bits, and the server has their counts."""
+    """Layers in four formats, two changed by edits, match the golden bits, and the server has their counts."""
     with open_streaming(host_port=False) as (ring, _):
         run = NodeRun(ring, some(data, 100), formatted(FETCH_FORMATS), optimizer=SGD(0.05, momentum=0.9))
         do(run)
@@ -147,7 +147,7 @@ def test_formats_and_counts(data):
 
 
 def test_underflow(data):
-    """The rule uses the server's own counts: layers in mx4 are changed to mx6, as on golden nodes."""
+    """The rule uses the server's own counts, and changes layers from mx4 to mx6 as on golden nodes."""
     with open_streaming(host_port=False) as (ring, _):
         options = {"optimizer": SGD(0.05, momentum=0.9)}
         run, model = (kind(*arguments, some(data, 100), formatted(("mx4", "mx4")), **options,
@@ -173,7 +173,7 @@ def fetches(ring, *, formats, length=300, entry=0, root=2, collective=1):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_fetch(seed):
-    """Successive BROADCASTs in any formats and of any numbers have the bits and counts of the golden codecs. A
+    """Successive BROADCASTs of any numbers in any formats match the bits and counts of the golden codecs. A
     nonexistent entry is not counted, and all other entries are unchanged."""
     generator = np.random.default_rng(seed)
     with open_streaming(host_port=False) as (ring, simulation):
@@ -257,7 +257,7 @@ def test_nodes_without_formats():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_push(seed):
-    """Sparse gradients are summed along the workers, with different base addresses, and their weights stay."""
+    """Sparse gradients at different base addresses are summed along the workers, which keep their weights."""
     generator = np.random.default_rng(seed)
     with open_streaming(host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=int(generator.integers(1, 60)), rate=1, node=2)

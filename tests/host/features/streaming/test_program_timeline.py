@@ -45,7 +45,7 @@ def test_known_answers_without_moves(layers, backward, count, end, stalled):
 
 
 def test_a_set_by_hand():
-    """Three layers, one microbatch: between executions, outputs move out, and then in as the next inputs."""
+    """Three layers, one microbatch: between executions, outputs move out and back in as the next inputs."""
     run = uniform(3, Costs(10, 10, 100, 200), 1, FAST, **AT_ONCE)
     events = [(event.kind, event.unit, event.start, event.end) for event in run.events]
     assert [event for event in events if event[0] in ("forward", "backward")] == [

@@ -133,7 +133,7 @@ def test_underflow():
 
 
 def test_blind():
-    """The assessor of this case widens all formats after the first set, and then proposes nothing more."""
+    """In this case, the assessor widens all formats after the first set, and then proposes nothing more."""
     base = structure(form="mx4")
     rule = CASES[4].assessor()
     changes = [(1, Kind.FORMAT, "mx6"), (2, Kind.FORMAT, "mx6")]

@@ -153,8 +153,8 @@ def cycles(config, generator, speed=None):
 
 
 def test_cycles():
-    """With a row per cycle, a far memory costs a broadcast or update at most 30 cycles if its words fit in the time;
-    with a word per cycle, it is busy during all cycles of an update."""
+    """With a row per cycle, a far memory adds at most 30 cycles to a broadcast or update that is long enough to move
+    its words; with a word per cycle, moving the words determines the cycles of an update."""
     generator = np.random.default_rng(1)
     inside = cycles(rings.CONFIGS["default"], generator)
     fast, slow = (cycles(CONFIG, generator, (16, rate)) for rate in (4, 1))

@@ -114,7 +114,7 @@ def test_what_is_not_the_tenants(node):
 
 
 def test_guard_ends_a_command(node):
-    """The guard ends a command with an address outside of its window that the checker cannot see."""
+    """If a command leaves its window at an address that the checker cannot see, the guard ends it."""
     device, own, _, _ = node
     device.write_memory(Space.WEIGHT, 0, np.full(2048, 0xFFFFFFFF, np.uint32))
     own.write_memory(Space.WEIGHT, 0, np.zeros(512, np.uint32))
@@ -156,7 +156,7 @@ def test_tenant_and_windows_stay_while_a_command_is_there(node):
 
 
 def test_change(node):
-    """Settings and flags return with their tenant; programs, events and errors are not left to another tenant."""
+    """Tenants keep their settings and flags; programs, events and errors are not passed on to another tenant."""
     _, own, other, host = node
     own.write_register("LEARNING_RATE", 0.5)
     own.write_register("FLAGS", 0x21)
@@ -186,8 +186,8 @@ def digest(slot, words):
 
 
 def test_banks(node):
-    """Programs in the idle bank, edits and digests are not left to another tenant, and a tenant cannot access the
-    banks of the active one."""
+    """Programs in the idle bank, edits and digests are not passed on to another tenant, and a tenant cannot access
+    the active tenant's banks."""
     _, own, other, host = node
     command = Command(operation=Operation.QUIESCE, tenant=1)
     for refused in (lambda: other.load_program(0, [], idle=True),
@@ -205,14 +205,14 @@ def test_banks(node):
 
     host.change(2)
     assert other.read_register("PROGRAM_BANK") == other.read_register("PROGRAM_SET") == 0
-    # The digest of the old load is useless, even with a header that does not begin a program.
+    # The old load's digest is useless, even after loading a header that does not begin a program.
     with pytest.raises(WrongProgramError):
         submit_edit(other, number=1, set=0, digest=known).result()
     other.load_program(0, [], slot=2, idle=True)
     for guess in (known, digest(2, []), 0):
         with pytest.raises(WrongProgramError):
             submit_edit(other, number=1, set=0, digest=guess).result()
-    # Slots between the loaded ones contain nothing of the previous tenant, in either bank.
+    # In both banks, slots between the loaded ones contain nothing from the previous tenant.
     quiesce = Command(operation=Operation.QUIESCE, tenant=2)
     other.load_program(0, [quiesce], idle=True)
     other.load_program(0, [], slot=3, idle=True)

@@ -28,7 +28,7 @@ def test_accuracy(data):
 
 
 def test_tables_are_trained(data):
-    """Tables of four centroids lose much accuracy, and training recovers a part of it."""
+    """Tables of four centroids lose much accuracy, and training recovers some of it."""
     row = compare(GoldenRing(4), data, TrainingConfig(), _tables(0, 3), centroids=4)
     assert row.clustered < row.dense - 0.02
     assert row.trained > row.clustered + 0.005
@@ -43,7 +43,7 @@ def test_nodes_that_compute(data):
     host = compare(GoldenRing(4), data, *(dataclasses.replace(config, compute=HOST) for config in configs))
     assert (row.dense, row.clustered, row.trained) == (host.dense, host.clustered, host.trained)
     assert host.multiplications == 0
-    # Ten outputs cost as much as twelve, and shares of 29 and 30 examples as much as 32.
+    # Ten outputs cost as much as twelve, and shares of 29 and 30 examples cost as much as 32.
     least = 16 * (2 * (64 + 12) + 64) / (2 * (64 + 10) + 64)
     assert least * 32 / 30 < row.multiplications < least * 32 / 29
 

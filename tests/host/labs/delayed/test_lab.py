@@ -11,7 +11,7 @@ LAYERS = layers_of([12, 6, 6, 5])
 
 
 def test_rows():
-    """Weights lack the updates that the schedule allows, and passes take no fewer cycles than their bound."""
+    """The weights of delayed layers lack one update, and passes take no fewer cycles than their bound."""
     config = rings.CONFIGS["wide"]
     with rings.open_nodes(2, config=config, host_port=False) as (ring, _):
         bench = Bench(ring, LAYERS, Costs(examples=4, macs=1), distance=1024)

@@ -39,7 +39,7 @@ def durations(step):
 
 
 def test_targets(tmp_path):
-    """A target with a slower, longer link is estimated on fast nodes, and fast nodes on the slower target."""
+    """A target with a slower, longer link is estimated on fast nodes, and fast nodes on that target."""
     stages = []
     with opened(FAST) as machine:
         rows = compare(Bench(machine), SLOW, CASES, announce=stages.append)
@@ -52,7 +52,7 @@ def test_targets(tmp_path):
     for row in rows:
         assert abs(row.error(row.estimate)) <= report.limit("targets", row), row
         assert row.better, row
-    # Written in the same way as by `make estimate`.
+    # Written as `make estimate` writes it.
     everything, overview = report.tables("targets", rows)
     assert len(everything.rows) == len(rows)
     assert overview.headings == ["target", "alpha", "256", "256, overlap", "plain", "single"]
@@ -66,7 +66,7 @@ def test_targets(tmp_path):
 
 
 def test_order_of_rows():
-    """A row has the same figures whatever was measured on the same machine before."""
+    """A row has the same figures, whatever was measured before on the same machine."""
     own = dict.fromkeys(("link", "memory", "compute", "optimizer", "host"), Fraction(1))
     stand_in = Case(length=256, overlapped=True, macs=8)
     rows = [(CASES[0], {**own, "link": Fraction(2, 3)}), (stand_in, {**own, "host": Fraction(1, 2)}),
@@ -85,7 +85,7 @@ def test_order_of_rows():
 
 
 def test_ratios():
-    """For segments this short, nodes have gaps between packets that no rate describes."""
+    """With segments this short, nodes have gaps between packets that no rate can describe."""
     with opened(FAST) as machine:
         row, = ratios(Bench(machine), [Case(length=256, overlapped=False)], [(8, 12)])
     assert (row.target, row.alpha) == ("8 to 12 MACs", float(Fraction(8, 12)))

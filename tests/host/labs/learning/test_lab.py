@@ -18,7 +18,7 @@ CONFIG = TrainingConfig(max_steps=6, batch=10, hidden=(7, 6), optimizer=SGD(lear
 
 @pytest.mark.parametrize("schedule", ["none", "layers", "strict", "chunks:2"])
 def test_schedules(few, schedule):
-    """Losses and accuracy match a ring that updates the whole vector. With 2 nodes, sums do not depend on how the
+    """Losses and accuracy match a ring that updates the whole vector. With two nodes, sums do not depend on how the
     vector is split."""
     steps = []
     config = TrainingConfig(**{**vars(CONFIG), "overlap": schedule})
@@ -30,7 +30,7 @@ def test_schedules(few, schedule):
 
 @pytest.mark.parametrize("name", ["raw", "mxfp4_e2m1_up"])
 def test_formats(few, name):
-    """The accuracy equals that of the trainer on a ring with these codecs."""
+    """The accuracy equals that of a trainer on a ring with the same codecs."""
     config = TrainingConfig(epochs=2, batch=10, hidden=(7,), optimizer=SGD(learning_rate=0.3, momentum=0.9))
     accuracy = learning.learn(few, config, nodes=3, format=name)
     expected = train(GoldenRing(3, weight_codec=name, gradient_codec=name), few, config)

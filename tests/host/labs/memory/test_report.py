@@ -1,4 +1,4 @@
-"""Results of `gradring lab memory`: parts that are kept, output, and failures."""
+"""Results of `gradring lab memory`: parts kept between runs, output, and failures."""
 
 import json
 
@@ -27,7 +27,7 @@ def few(monkeypatch):
 
 
 def test_command(few, tmp_path):
-    """The output has four tables and a line for each other result; a second run repeats it from kept parts."""
+    """The output has four tables and a line for each other result; a second run repeats it from the kept parts."""
     runs = [CliRunner().invoke(app, ["lab", "memory", "--output", str(tmp_path)]) for _ in range(2)]
     for run in runs:
         assert run.exit_code == 0, run.output
@@ -44,7 +44,7 @@ def test_command(few, tmp_path):
 
 
 def test_parts_are_kept(monkeypatch, tmp_path):
-    """A run resumes after the last part written, and starts over if sources changed or the file is invalid."""
+    """A run resumes after the last part that was written; changed sources or an invalid file make it start over."""
     calls = []
 
     def part(name):

@@ -132,7 +132,7 @@ def test_no_scheduler(tmp_path, monkeypatch):
 
 
 class Http(socketserver.BaseRequestHandler):
-    """A web server that answers an invalid request."""
+    """A web server, which responds that the request is invalid."""
 
     def handle(self):
         self.request.recv(1000)
@@ -140,7 +140,7 @@ class Http(socketserver.BaseRequestHandler):
 
 
 class Bytes(socketserver.BaseRequestHandler):
-    """A server that sends frames in Dask's format without a message."""
+    """A server that sends frames in Dask's format without a valid message."""
 
     def handle(self):
         self.request.sendall(struct.pack("<QQQ", 16, 1, 8) + b"\xc1" * 8)

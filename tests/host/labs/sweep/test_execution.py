@@ -105,7 +105,7 @@ class TestExecute:
 
 
 def test_estimate(tmp_path):
-    """The estimate is the duration of an earlier run with any sources; cached results are not counted."""
+    """The estimate is the duration of an earlier run, even with other sources; cached results are ignored."""
     job = Job(kind=JobKind.RUN, name="run", parameters={"nodes": 2}, estimate=10.0)
     assert execution.estimate([job], tmp_path, 1) == pytest.approx(10)
     other = dataclasses.replace(job, parameters={"nodes": 3})

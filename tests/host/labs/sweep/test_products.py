@@ -143,7 +143,7 @@ class TestRows:
             assert sweep.write([], tmp_path / name, products=few)[1].stat().st_size > 10_000
 
     def test_counted(self, tmp_path):
-        """If the cells of an array were only counted, it has LUTs but no speed."""
+        """If an array's cells were only counted but not placed, it has LUTs but no speed."""
         planned = plan(nodes=(4,), compute_formats=("fp32",))
         assert [job.name for job in planned.jobs if job.kind is JobKind.COUNT] == ["count-operands-fp32"]
         store_all(planned, tmp_path)

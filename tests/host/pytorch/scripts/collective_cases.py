@@ -29,7 +29,7 @@ def all_reduce(group, make):
 
 @case(types=[torch.float32])
 def all_reduce_out_of_step(group, make):
-    """A sum that other ranks request later does not block a rank before it waits for the result."""
+    """A rank requests a sum before the other ranks, and is not blocked until it waits for the result."""
     rank, _ = ranks(group)
     tensor, message = one(group, make), make(2, 7)
     if rank == 0:
@@ -134,7 +134,7 @@ def scattered(name, group, make):
 def reduce_scatter(group, make):
     results = []
     for operation in OPERATIONS:
-        # Data that gloo writes before an error, as for averages of complex32, differs between calls.
+        # Before an error, as for averages of complex32, gloo writes data that differs between calls.
         with attempt(results):
             dist.reduce_scatter(output := make(3, 0), several(group, make), op=operation, group=group)
             results.append(output)
@@ -289,7 +289,7 @@ def numbers(name, group, make):
 
 @case("new_group", "new_subgroups", "new_subgroups_by_enumeration", types=[torch.float32, torch.int32])
 def groups(name, group, make):
-    """Groups of some ranks over the backend of the tested group; these groups use gloo."""
+    """Groups of some ranks, created over the backend of the tested group; these groups use gloo."""
     backend = c10d._world.pg_map[group][0]
     with untouched(group):
         made = {"new_group": lambda: dist.new_group([0, 1], backend=backend),

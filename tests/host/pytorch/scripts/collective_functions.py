@@ -1,4 +1,4 @@
-"""Collectives for autograd and for the compiler, and FSDP2."""
+"""Collectives for autograd, for the compiler, and for FSDP2."""
 
 import torch
 import torch.distributed as dist

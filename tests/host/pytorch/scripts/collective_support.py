@@ -1,4 +1,4 @@
-"""What all cases of collectives share: the registry, tensors of a rank, and errors as results."""
+"""What all cases of collectives share: the registry, tensors of a rank, and recorded errors."""
 
 import contextlib
 import datetime
@@ -42,7 +42,7 @@ def ranks(group):
 
 
 def one(group, make):
-    """A tensor with contents that differ between ranks."""
+    """A tensor with different contents on each rank."""
     return make(6, 1 + group.rank())
 
 

@@ -94,7 +94,7 @@ def unused():
     model(inputs(0), dist.get_rank() == 0).backward()
     optimizer.step()
     assert (flat(parts[1]) == before).all()
-    # The mean gradient of all ranks, computed in one process.
+    # The mean gradient over all ranks, computed in one process.
     losses = [plain(torch.randn(5, 8, generator=torch.Generator().manual_seed(rank)), rank == 0)
               for rank in range(dist.get_world_size())]
     (sum(losses) / len(losses)).backward()

@@ -1,4 +1,4 @@
-"""Cases where conditions of a backward pass or step change during a script; each returns its weights.
+"""Cases where groups, types, hooks or optimizers change during a script; each returns its weights.
 
 Run by ``gradring launch -n 4 steps.py FILE``, and on its own with gloo only if ``plain`` is given too.
 """
@@ -160,7 +160,7 @@ def unequal_skips():
 
 
 def circle():
-    """An optimizer that refers to itself exists until the garbage collector runs."""
+    """An optimizer that refers to itself, and so exists until the garbage collector runs."""
     module = DistributedDataParallel(linear([0.0]))
     optimizer = SGD(module.parameters(), lr=1.0)
     optimizer.itself = optimizer
@@ -194,7 +194,7 @@ def own_hook():
 
 
 def uneven_inputs():
-    """Ranks have different numbers of inputs: rank r has r + 1."""
+    """Ranks have different numbers of inputs: rank r has r + 1 inputs."""
     ends = []
     for whole in (True, False):
         module = DistributedDataParallel(linear([0.0]))

@@ -1,4 +1,4 @@
-"""Timelines of chains of maps: known answers, and properties that every plan has."""
+"""Timelines of chains of activation maps: known answers, and properties that every plan has."""
 
 import itertools
 
@@ -47,14 +47,14 @@ def test_maps_between_are_made_again_once():
 
 
 def test_maps_that_name_others():
-    """The last map is recomputed from maps 0 and 1, which are moved back in this order; map 2 is not needed for it
-    and returns last."""
+    """The last map is recomputed from maps 0 and 1, which are moved back in this order; map 2, which it does not
+    need, returns last."""
     maps = (*FOUR.maps[:3], Map(100, 100, 200, again=70, sources=(0, 2), needs=(0, 1), reads=()))
     timeline = run(Chain("named", maps), [SWAP, SWAP, SWAP, REMAKE], budget=300, rate=1)
     assert [event.number for event in timeline.events if event.kind == "back"] == [0, 1, 2]
     again, = (event for event in timeline.events if event.kind == "remake")
     assert again.end - again.start == 70
-    # The last forward uses the space of map 1, since it reads map 0, which is freed only afterwards.
+    # The last forward pass uses the space of map 1, since it reads map 0, which is freed only afterwards.
     first = {(event.kind, event.number): event.start for event in timeline.events}
     assert (first["out", 0], first["forward", 3], first["back", 0]) == (100, 300, 400)
     assert timeline.peak == 300
@@ -118,7 +118,7 @@ def check(chain, policies, timeline, budget, rate):
 
 
 def test_random_chains():
-    """Timelines of random policies obey order, needs and budget, and are never faster than the chain itself."""
+    """Timelines of random policies respect order, dependencies and budget, and are never faster than the chain."""
     generator = np.random.default_rng(0)
     fitted = 0
     for _ in range(150):
@@ -133,7 +133,7 @@ def test_random_chains():
 
 
 def test_mixed_is_never_slower():
-    """A plan with all three policies is never slower; with extremely slow far memory nothing is swapped."""
+    """Mixing all three policies is never slower than one; with very slow far memory nothing is swapped."""
     generator = np.random.default_rng(1)
     for _ in range(8):
         chain, budget, rate = random_chain(generator, most=6)
@@ -147,7 +147,7 @@ def test_mixed_is_never_slower():
 
 class TestSearch:
     def test_greedy_is_nearly_exhaustive(self):
-        """On a sample of the chains of `make memory`, at most 1 of 20 greedy plans is slower, by at most 6 %."""
+        """Of 20 greedy plans for chains of `make memory`, at most one is slower than the best, by up to 6 %."""
         generator = np.random.default_rng(0)
         ratios = []
         for _ in range(20):

@@ -16,7 +16,7 @@ def test_by_hand():
     assert not dead_reads(SIMPLE, good)
     assert overlaps(SIMPLE, {**good, "b": 3}) == [Overlap(1, "a", "b", 3, 4)]
     assert dead_reads(SIMPLE, {**good, "b": 3}) == [DeadRead(2, "a", "b", 3)]
-    # A result placed over operands of its own operation: both are live together, but no read of them is wrong.
+    # A result overlaps an operand of its own operation: both are live at the same time, but no read is wrong.
     assert overlaps(SIMPLE, {**good, "c": 5}) == [Overlap(2, "b", "c", 5, 6)]
     assert not dead_reads(SIMPLE, {**good, "c": 5})
 
@@ -29,7 +29,7 @@ def test_a_read_in_front_of_its_write():
 
 
 def test_injected():
-    """Both checks find an overlap injected into each of 100 plans, in words that are read again. The original plans
+    """In each of 100 plans, both checks find an injected overlap in words that are read again. The original plans
     pass both checks."""
     generator = np.random.default_rng(1)
     count = 0

@@ -1,4 +1,4 @@
-"""Memory plans: known answers of every rule, random programs, and plans made for other programs."""
+"""Memory plans: a known answer for every rule, random programs, and plans of different programs."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from host.features.compute.memory.plan import (
 from host.features.compute.memory.steps import perceptron_profile
 from tests.refusals import refuses
 
-#: Buffers of a handmade example, each with first operation, end, and words.
+#: Buffers of a handmade example, each with its first operation, end, and number of words.
 BUFFERS = [Lifetime(*one) for one in ((0, 4, 1), (4, 6, 4), (1, 4, 1), (4, 6, 3), (3, 4, 2), (1, 2, 5))]
 
 
@@ -65,7 +65,7 @@ class TestKnownAnswers:
 
 
 def test_random_programs():
-    """No method makes buffers overlap, or needs fewer words than are live or more than all buffers together."""
+    """No plan has overlaps; each needs at least the live words, and at most the words of all buffers together."""
     generator = np.random.default_rng(0)
     for _ in range(60):
         program = random_profile(generator)
@@ -141,7 +141,7 @@ class TestPlan:
     ((64, 64, 10), 7136, -9.4, -9.4), ((64, *[64] * 9, 10), 39_904, -42.7, -42.7),
     ((64, 128, 96, 48, 10), 20_448, -27.4, -32.4)], ids=["digits", "deep", "narrowing"])
 def test_perceptrons_with_softmax_apart(widths, naive, strict, live):
-    """Words for a batch of 32, and the percentages that the strict plan and a plan of live words save."""
+    """Words for a batch of 32, and the percentages saved by a strict plan and by a plan of live words."""
     program = perceptron_profile(widths, 32)
     peaks = {method: peak(program.lifetimes, places) for method, places in planned(program.lifetimes).items()}
     assert program.naive == naive

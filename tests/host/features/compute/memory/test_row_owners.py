@@ -24,8 +24,8 @@ LIST = LANES * ROWS
 
 
 def test_overlaps_in_programs():
-    """In 100 plans, all overlaps in rows that are read again are detected. Before each plan, a pass of a good plan on
-    the same memory, with owners left by other programs, raises no alarm."""
+    """In 100 plans, all overlaps in rows that are read again are detected. Before each plan, a correct plan runs on
+    the same memory, with owners left by other programs, without an alarm."""
     seed = 1
     generator = np.random.default_rng(seed)
     owners, memory = RowOwners(2 * ROWS), np.zeros(2 * LIST, np.uint32)

@@ -16,7 +16,7 @@ ARRAY = Array(rows=CONFIG.compute.rows, lanes=CONFIG.lanes, operands=CONFIG.comp
 
 
 def drawn(nest, count, seed):
-    """Random plans, including plans that consist of several products."""
+    """Random plans, including plans with several products."""
     plans = list(dict.fromkeys(plan for plan in map(nest.plan, nest.space) if isinstance(plan, Plan)))
     return [plans[number] for number in np.random.default_rng(seed).choice(len(plans), count, replace=False)]
 

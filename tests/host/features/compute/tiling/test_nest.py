@@ -1,4 +1,4 @@
-"""Factors that states select on an array, and misfits of states that do not fit."""
+"""Factors that states select for an array, and the misfit of states that do not fit."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ def factors(plan):
 
 
 @pytest.mark.parametrize(("state", "expected"), [
-    # A panel of 16 by 8 equals the tile. A panel of 64 by 64 uses the same tile, the lower of two with 24 operands.
+    # A panel of 16 by 8 equals the tile. A panel of 64 by 64 uses it too: the lower of two tiles of 24 operands.
     (((2, 4), (3, 3), (3, 3)), (2, 0, 0, 3)),
     (((0, 6), (4, 2), (0, 6)), (1, 3, 2, 2)),
     # Panels as low or as narrow as the tiles allow.
@@ -36,7 +36,7 @@ def test_two_levels(state, expected):
 
 
 @pytest.mark.parametrize(("state", "misfit"), [
-    (((5, 1), (2, 4), (4, 2)), 4),  # a tile of 2 by 4; the nearest are 4 by 32 and 32 by 4
+    (((5, 1), (2, 4), (4, 2)), 4),  # a tile of 2 by 4; the nearest legal tiles are 4 by 32 and 32 by 4
     (((0, 6), (0, 6), (3, 3)), 1),  # a panel of A with 4,096 elements, of 2,048
     (((0, 6), (0, 6), (0, 6)), 2),
     (((2, 4), (5, 1), (3, 3)), 1),  # two-term panels would begin inside a row of A

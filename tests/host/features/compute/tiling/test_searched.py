@@ -1,4 +1,4 @@
-"""Factors that were searched for a run need no more cycles than the default ones, and are kept."""
+"""Factors searched for a run need no more cycles than default factors, and are kept for later runs."""
 
 
 import numpy as np
@@ -19,7 +19,7 @@ ARRAY = Array(rows=NODE.compute.rows, lanes=NODE.lanes, operands=NODE.compute.op
 
 @pytest.fixture
 def short(monkeypatch):
-    """Factors with a budget of a few evaluations per product, on a library that other tests use."""
+    """Factory of searched factors with a budget of a few evaluations, for a library that other tests use."""
     monkeypatch.setattr(searched, "BUDGET", 6)
 
     def factors(path):

@@ -22,7 +22,7 @@ def evaluations(budget, *, sizes=(64, 64, 64), depths=(2, 2, 2)):
 
 
 def test_evaluations():
-    """Each state is evaluated once; states that do not fit cost more than all that fit, by their misfit."""
+    """Each state is evaluated once; states that do not fit cost more than any that does, by their misfit."""
     trials = evaluations(4)
     near, far, fits = ((2, 4), (5, 1), (3, 3)), ((5, 1), (2, 4), (4, 2)), ((2, 4), (3, 3), (3, 3))
     assert trials.cost(far) == 5 * trials.worst

@@ -16,7 +16,7 @@ def test_published_sizes(sizes, depths, count):
 
 
 def test_states():
-    """All states are distinct, belong to the space, and have the space's depths and exponents."""
+    """All states are distinct, belong to the space, and have its depths and exponents."""
     space = Space((32, 64, 32), (3, 2, 3))
     states = list(space)
     assert len(set(states)) == len(states) == 3087
