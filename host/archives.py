@@ -28,7 +28,7 @@ __all__ = ["Kind", "read_arrays", "read_header"]
 _MAX_ARRAYS, _MAX_DIRECTORY, _MAX_HEADER = 4096, 1 << 20, 1024
 #: Maximum length of a text, in characters.
 _MAX_CHARACTERS = 256
-#: Fields at the end of a zip file without a comment, and the signature that precedes them if it exceeds 4 GB.
+#: Fields at the end of a zip file without a comment, and the signature that precedes them if the file exceeds 4 GB.
 _END, _END_64 = struct.Struct("<4s4H2LH"), b"PK\6\7"
 _HEADER = re.compile(
     rb"\{'descr': '([<|][biufU][1-9]\d{0,3})', 'fortran_order': (True|False), "
@@ -102,7 +102,7 @@ def _damages(path: Path) -> Iterator[None]:
 
 
 def _check_end(data: bytes) -> None:
-    """Raise ``ValueError`` if a file does not end as a zip file does, or has too large a directory."""
+    """Raise ``ValueError`` if a file does not end like a zip file, or its directory is too large."""
     if len(data) < _END.size:
         raise ValueError("it must be a zip file")
     signature, *_, entries, directory, offset, comment = _END.unpack(data[-_END.size:])
@@ -115,8 +115,8 @@ def _check_end(data: bytes) -> None:
 
 
 def read_header(file: IO[bytes], name: str) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
-    """Read the header of an npy file, version 1.0: type, shape, whether it is in column order, and bytes of the
-    header. Raises ``ValueError``, with the array's name, for any other header."""
+    """Read the header of an npy file of version 1.0: type, shape, whether in column-major order, and header bytes.
+    Raises ``ValueError``, with the array's name, for any other header."""
     magic = file.read(10)
     length = int.from_bytes(magic[8:], "little")
     if magic[:8] != b"\x93NUMPY\1\0" or length > _MAX_HEADER:

@@ -66,7 +66,7 @@ class Argument(abc.ABC):
         return self.text
 
     def _require(self, right: bool, error: type[Exception], name: str, value: Any) -> None:
-        """Raise the error for an invalid value, that is, unless ``right``."""
+        """Raise the error for an invalid value, unless ``right`` is true."""
         if not right:
             raise wrong(error, name, self.wanted(), value)
 
@@ -210,7 +210,7 @@ class Instance(Argument):
 
 @dataclasses.dataclass(frozen=True)
 class Optional(Argument):
-    """Either None or an argument of another kind."""
+    """An argument that is either None or of the given kind."""
 
     kind: Argument
 

@@ -1,4 +1,4 @@
-"""The command line: one-line error messages, old spellings of commands, and output that nobody reads."""
+"""The command line: one-line error messages, former spellings of commands, and closed output streams."""
 
 import contextlib
 import enum
@@ -28,7 +28,7 @@ _COMMANDS = {
     "relay-nodes": (["train", "--schedule", "streaming"], _SHARED | {"--far": "--server-far"}),
     "train": (["train"], _SHARED | {"--late": "--stale-gradients", "--lambda": "--staleness-factor"}),
 }
-#: Former and current prefixes of values of options, by the option's current name.
+#: Former and current prefix of an option's values, by the option's current name.
 _VALUES = {"--stale-gradients": ("fold", "apply-late"), "--overlap": ("stale:", "delayed:")}
 
 
@@ -99,7 +99,7 @@ def _report(error: typer.TyperException) -> int:
 
 
 def _close_output() -> int:
-    """Discard the rest of the output, as its reader has closed it, and return the exit code."""
+    """Discard the remaining output after its reader has closed the stream, and return the exit code."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the stream is not a file, or is closed

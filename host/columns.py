@@ -61,9 +61,9 @@ class Column:
     format: str | Callable[[Any], str] = ""
     #: Heading; by default derived from the name.
     title: str = ""
-    #: Function that returns the value for a row; by default the value is the key or attribute with the column's name.
+    #: Function that returns the value for a row; by default the row's item or attribute with the column's name.
     of: Callable[[Any], Any] | None = None
-    #: Whether the figure comes from a model; the heading then says so.
+    #: Whether the figure comes from a model, which the heading then states.
     modelled: bool = False
     #: Columns of the rows that the value contains, if it is a list of rows.
     columns: Sequence["Column"] = ()
@@ -97,11 +97,11 @@ def record(columns: Sequence[Column], row: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Rows under columns. ``console.print`` prints it, if necessary wider than the console."""
+    """A table of rows, which ``console.print`` prints, if necessary wider than the console."""
 
     title: str
     columns: Sequence[Column]
-    #: Mappings, or objects with attributes.
+    #: Rows of the table: mappings, or objects with attributes.
     rows: Sequence[Any]
     #: Whether the table shows headings of columns.
     header: bool = True

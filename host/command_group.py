@@ -17,14 +17,14 @@ __all__ = ["CommandGroup", "Entry"]
 class Entry(NamedTuple):
     """A command, described without loading it."""
 
-    #: Module and name of its function, or of the :class:`typer.Typer` of a command with subcommands.
+    #: Module and name of the command's function, or of the :class:`typer.Typer` of a command with subcommands.
     module: str
     name: str
     #: First sentence of the command's docstring.
     help: str
-    #: Settings of its context in Typer.
+    #: Typer settings for the context of the command.
     settings: dict[str, Any] | None = None
-    #: Features that it requires.
+    #: Features that the command requires.
     features: tuple[str, ...] = ()
 
     @property
@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
 
 class _Command(core.TyperCommand):
-    """Command that lists its options in sections in its help."""
+    """Command with a help text that lists its options by section."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, and the options under the headings of their sections."""

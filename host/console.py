@@ -70,7 +70,7 @@ class Progress:
         self._stage = ""
 
     def stage(self, name: str, total: int | None = None, workload: Workload | None = None) -> None:
-        """End the previous stage and begin the next. With a workload, it consists of ``total`` steps of training."""
+        """End the previous stage and begin the next. With a workload, the new stage consists of ``total`` steps."""
         if self._task is not None:
             self._bars.remove_task(self._task)
         self._end()
@@ -84,7 +84,7 @@ class Progress:
             self.say(f"{name}{steps} …" + ("" if seconds is None else f" up to {duration(seconds)}"))
 
     def _line(self, note: str) -> None:
-        """Print the progress of a stage with steps if there is no bar, and the last line is some time ago."""
+        """Print the progress of a stage with steps, unless there is a bar or the last line is recent."""
         now = time.monotonic()
         if self._console.is_terminal or self._total is None or now < self._said + self._interval:
             return
@@ -110,7 +110,7 @@ class Progress:
             self._bars.update(self._task, completed=len(training.steps), note=note)
         self._done = len(training.steps)
         for change in training.changes[self._changes:]:
-            if change.step == self._done - 1:  # the process that wrote the checkpoint has shown its earlier changes
+            if change.step == self._done - 1:  # earlier changes were shown by the process that wrote the checkpoint
                 self.say(change.line)
         self._changes = len(training.changes)
         if len(training.losses) == self._measures:
@@ -131,7 +131,7 @@ def duration(seconds: float) -> str:
 
 
 def given_options(context: typer.Context) -> Callable[[str], bool]:
-    """Return a function that reports, by an option's name in the code, whether the user has set it."""
+    """Return a function that reports whether the user has set an option, given its name in the code."""
     def given(name: str) -> bool:
         source = context.get_parameter_source(name)
         return source is not None and source.name == "COMMANDLINE"

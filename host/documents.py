@@ -169,7 +169,7 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _meanings(kind: type) -> dict[str, str]:
-    """Text for each parameter in a docstring."""
+    """Text for each parameter that a docstring describes, by name."""
     lines = inspect.cleandoc(kind.__doc__ or "").split("\n")
     texts: dict[str, str] = {}
     names: list[str] = []
@@ -309,7 +309,7 @@ _PLACE = re.compile(r"`([\w/]+\.py):\d+` `([\w.]+)`")
 
 
 def _line_of(path: str, name: str) -> int:
-    """Line of a file that defines a class, function or constant; a ``ValueError`` if there is none."""
+    """Line of a file that defines a class, function or constant; raises ``ValueError`` if there is none."""
     lines, line = (ROOT / path).read_text(encoding="utf-8").split("\n"), 0
     for depth, part in enumerate(name.split(".")):
         pattern = re.compile(rf" {{{4 * depth}}}(?:class |def |){part}\b(?:\(|:| =)")

@@ -1,8 +1,7 @@
 """Description of a feature's additions to the host; the core calls each addition at its point of use.
 
-A feature is named after its gateware, by one of :data:`hdl.registry.FEATURES`. Its files are in
-``host/features/<name>``, and its description is in ``feature.py`` there. Nothing of a feature is imported before its
-name is used.
+A feature has the name of its gateware in :data:`hdl.registry.FEATURES`. Its files are in ``host/features/<name>``,
+and its description is in ``feature.py`` there. Nothing of a feature is imported before its name is used.
 """
 
 import functools
@@ -47,13 +46,13 @@ Bits: TypeAlias = npt.NDArray[np.uint32]
 class Feature:
     """Base class of the descriptions of features; by default a feature adds nothing."""
 
-    #: A description of what golden nodes lack of the feature, and why; None if they support it completely.
+    #: The part of the feature that golden nodes lack, and the reason; None if they support the whole feature.
     not_golden: tuple[str, str] | None = None
 
     # Additions to the driver.
 
     def elements(self) -> "ElementFormat | None":
-        """Format of elements in memories, if it differs from the default."""
+        """Format of elements in memories; None for the default format."""
         return None
 
     def part(self, ring: "Ring") -> Any:
@@ -98,7 +97,7 @@ class Feature:
 
     def reference(self, ring: "VectorRing", plan: Any, weights: "Vector", planes: int,
                   centroids: Bits | None) -> "Reference | None":
-        """Golden model of the nodes of a ring, or of the rings of a plan, if it differs from the default."""
+        """Golden model of a ring's nodes, or of the rings of a plan; None for the default model."""
         return None
 
     def centroids(self, codec: str, weights: npt.ArrayLike) -> Bits:
@@ -125,7 +124,7 @@ class Feature:
         raise NotImplementedError
 
     def overlaps(self, schedule: str) -> bool:
-        """Whether passes of a schedule overlap; a ``ValueError`` if there is no such schedule."""
+        """Whether passes of a schedule overlap; raises ``ValueError`` if there is no such schedule."""
         raise NotImplementedError
 
     def overlapping(self) -> "type[UpdateExecutor]":
@@ -157,7 +156,7 @@ class Feature:
 
 @functools.cache
 def feature(name: str) -> Feature:
-    """Description of a feature, by name; a ``ValueError`` if the feature is not in this copy."""
+    """Description of a feature, by name; raises ``ValueError`` if the feature is not in this copy."""
     if name not in FEATURES:
         raise ValueError(f"Feature {name} must be in this copy of gradring, which has been made without it")
     if not any((Path(folder) / name / "feature.py").is_file() for folder in features.__path__):

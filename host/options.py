@@ -69,7 +69,7 @@ class Option:
 
     def check(self, name: str, value: Any) -> Any:
         """Check the value of field ``name``, and return it as the code uses it; None is accepted. Raises
-        ``TypeError`` for a value of a wrong type, ``ValueError`` for an impossible one."""
+        ``TypeError`` for a value of a wrong type, and ``ValueError`` for an impossible value."""
         what = label_of(name) if self.label is None else self.label
         if self.kind is not None:
             return self.kind.take(what, value)
@@ -105,7 +105,7 @@ class Section:
     """Options of one subject, validated when a section is created: the base class of all sections.
 
     A field is an option if it is made by :func:`option`, or has an ``Annotated`` type with an :class:`Option`. A
-    subclass with additional checks overrides ``__post_init__``, and calls that of the base class first.
+    subclass with additional checks overrides ``__post_init__``, and calls the method of the base class first.
     """
 
     #: Heading of the options in the help of a command.
@@ -150,7 +150,7 @@ def _called(function: Callable[..., Result], parameters: Sequence[inspect.Parame
 
 
 def with_sections(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Decorate a function so that the fields of its sections replace these as parameters.
+    """Decorate a function so that the fields of its sections replace the sections as parameters.
 
     Sections are created, and so validated, in the order of the parameters, before the function is called. A
     ``ValueError`` is raised if two parameters have the same name.

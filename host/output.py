@@ -162,7 +162,7 @@ def _lock(folder: Path) -> None:
                 os.write(descriptor, f"{os.getpid()}\n".encode())
                 _claimed[real] = descriptor
                 return
-        os.close(descriptor)  # the previous owner of the lock has removed its file
+        os.close(descriptor)  # the previous owner of the lock has removed the lock file
 
 
 @atexit.register

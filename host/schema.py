@@ -38,7 +38,7 @@ class Schema:
         return {column.name: column for column in (*HEADER, *self.own)}
 
     def report(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Create a report with this content; an ``AssertionError`` if a field is not a column of the schema."""
+        """Create a report with this content; raises ``AssertionError`` if the schema has no such column."""
         self._check(content, self.columns, self.name)
         return {"schema": {"name": self.name, "version": self.version}, "program": program(),
                 **{column.name: None for column in RUN if column.name in self.columns}, **content}

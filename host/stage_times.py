@@ -21,7 +21,7 @@ _MOST = 100
 
 
 def _path() -> Path | None:
-    """Path of the file in the cache folder; None if there is no such folder, or it is not the cache's."""
+    """Path of the file in the cache folder; None if the folder is missing or does not belong to the cache."""
     try:
         folder = cache_folder.checked()
     except (OSError, ToolError):

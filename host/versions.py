@@ -1,4 +1,4 @@
-"""Version of the program for reports: that of the package, and the commit if it runs from a repository."""
+"""Version of the program for reports: the package's version, and the commit if it runs from a repository."""
 
 import functools
 import importlib.metadata

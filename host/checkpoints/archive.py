@@ -1,7 +1,7 @@
 """Container of a checkpoint: a tar archive with a manifest, its HMAC-SHA256 and the regions, in that order.
 
-The archive is canonical: names and sizes determine every other byte of a header, and a reader compares these bytes,
-so it uses only the size of the manifest from headers. Regions are in order of name. ``tar xf`` unpacks the file.
+The archive is canonical: the name and size of a member determine all other bytes of its header. A reader compares
+them, and takes only the manifest's size from a header. Regions are in order of name. ``tar xf`` unpacks the file.
 
 The manifest is canonical JSON: keys are sorted, there is no white space, and all characters are ASCII, so the same
 value always has the same bytes. Any other form is rejected, so nothing can be hidden in a manifest, such as a key
@@ -39,7 +39,7 @@ __all__ = ["FAR", "FORMAT", "LARGEST", "LARGEST_MANIFEST", "LARGEST_REGION", "MA
 
 SCHEMA = "gradring.checkpoint"
 
-#: Name, in windows, of the far memory of a computing node.
+#: Name of a computing node's far memory in a frame's windows.
 FAR = "far"
 FORMAT = 1
 
@@ -51,8 +51,8 @@ _LARGEST_SPACE = 1 << 28
 
 
 def canonical(value: Any) -> bytes:
-    """Canonical bytes of a value made of numbers, texts, lists and dictionaries with text keys; a ``ValueError`` if a
-    number is not finite."""
+    """Canonical bytes of a value made of numbers, texts, lists and dictionaries with text keys. Raises ``ValueError``
+    if a number is not finite."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
@@ -89,7 +89,7 @@ _NODE = record(
     contract=mapping(_name, lambda value: isinstance(value, bool | str), 32),
     programs=_programs, windows=mapping(_name, _windows, MAX_SPACES))
 
-#: Banks of programs: next set, number of the latest edit, and number and set of the program that waits.
+#: State of the program banks: next set, number of the latest edit, and number and set of the waiting program.
 _BANKS = record(set=integer(0, 0xFFFF), latest=integer(0, 0xFFFF), model=integer(0, 255),
                 due=optional(integer(0, 0xFFFF)))
 
@@ -169,7 +169,7 @@ def _check_regions(manifest: dict[str, Any]) -> None:
 
 
 def _check_nodes(device: dict[str, Any]) -> None:
-    """Raise ``MalformedError`` unless a frame contains all nodes of its ring, each with its banks."""
+    """Raise ``MalformedError`` unless a frame contains all nodes of its ring, each with the state of its banks."""
     if {"idle" in node for node in device["nodes"]} != {"banks" in device}:
         raise MalformedError("nodes must have an idle bank where the frame has banks, and not elsewhere")
     size = device["ring"]["size"]
@@ -178,7 +178,7 @@ def _check_nodes(device: dict[str, Any]) -> None:
 
 
 def _windows_of(rank: int, node: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Size of each region that contains a window of a node; a ``MalformedError`` if windows overlap."""
+    """Size of each region that contains a window of a node; raises ``MalformedError`` if windows overlap."""
     expected: dict[str, dict[str, Any]] = {}
     for space, windows in node["windows"].items():
         end = 0
@@ -306,7 +306,7 @@ class Archive:
     _mac: bytes
 
     def authenticate(self, key: bytes) -> None:
-        """Raise ``BadMacError`` unless the manifest was made with this key."""
+        """Raise ``BadMacError`` unless the manifest's HMAC was computed with this key."""
         if not hmac.compare_digest(self._mac, _mac(key, self._raw)):
             raise BadMacError("manifest must have the HMAC of this key: it was changed, or made with another one")
 
@@ -365,7 +365,7 @@ def open_archive(source: bytes | BinaryIO) -> Archive:
     if sum(sizes) > LARGEST:
         raise MalformedError(f"regions must have at most {LARGEST:,} bytes together")
     here, expected = file.tell(), sum(_BLOCK + size + -size % _BLOCK for size in sizes) + len(_END)
-    if file.seek(0, io.SEEK_END) - here != expected:  # checked before memory is allocated for them
+    if file.seek(0, io.SEEK_END) - here != expected:  # checked before memory is allocated for regions
         raise MalformedError(f"file must have {expected:,} bytes after its manifest, not {file.tell() - here:,}")
     file.seek(here)
     mac = _member(file, _MAC, _DIGITS)

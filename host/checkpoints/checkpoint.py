@@ -113,7 +113,7 @@ class ProcessFrame:
     state: Any  # see :func:`host.checkpoints.archive.pack_state`
     step: int = 0  # number of steps so far
     epoch: int = 0  # number of passes over the examples
-    order: Any = None  # state of the order of examples, for a digest in the manifest; None without an order
+    order: Any = None  # state of the order of examples; the manifest has its digest; None without an order
     nodes: int = 1
     words: dict[str, int] = dataclasses.field(default_factory=dict)  # used words of each memory space of a node
 
@@ -140,7 +140,7 @@ def make(process: ProcessFrame | None, device: DeviceFrame | None, *, key: bytes
 
 
 def examine(source: bytes | BinaryIO, *, key: bytes, expected: Expectation | None = None) -> Archive:
-    """Perform the checks that need no target, up to STALE; a ``RejectionError`` if one fails."""
+    """Perform the checks that need no target, up to STALE; raises ``RejectionError`` if one fails."""
     archive, expected = open_archive(source), Expectation() if expected is None else expected
     archive.authenticate(key)
     manifest = archive.manifest
@@ -206,8 +206,8 @@ def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | 
 
 @contextlib.contextmanager
 def given_back(ring: Ring, before: DeviceFrame) -> Iterator[None]:
-    """After a ``ReadBackError`` in the block, restore the frame that the nodes had ``before``, with the same windows
-    as the loaded frame, and raise the error again."""
+    """If the block raises ``ReadBackError``, restore ``before``, the previous frame of the nodes, and raise the error
+    again. It has the same windows as the frame that was loaded."""
     try:
         yield
     except ReadBackError:
@@ -233,7 +233,7 @@ def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
             raise TooSmallError(f"{where} must have two banks of programs")
         for programs in (node["programs"], node.get("idle", [])):
             longest = max((length for length, _ in programs), default=0)
-            # Nodes with one queue receive the commands of a program from the process.
+            # Nodes with one queue need no room for programs: the process sends them the commands.
             if config.queues > 1 and (len(programs) > config.queues or longest > config.programs.depth):
                 raise TooSmallError(f"{where} must have {len(programs)} queues of {longest} commands, not "
                                     f"{config.queues} of {config.programs.depth}")

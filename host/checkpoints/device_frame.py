@@ -1,6 +1,6 @@
 """The device frame of a checkpoint: the state of a ring's nodes, read and written through their host ports.
 
-A frame contains all that later commands depend on, but no properties of the fabric: a ring with different latencies,
+A frame contains all state that later commands need, but no properties of the fabric: a ring with different latencies,
 lanes, threads or optimizer intervals continues from it bit-identically. docs/checkpoints.md explains the omissions.
 """
 
@@ -39,7 +39,7 @@ Windows: TypeAlias = Mapping[str, Sequence[tuple[int, int]]]
 #: The same windows for all nodes, or separate windows for each node.
 Live: TypeAlias = Windows | Sequence[Windows]
 
-#: Settings of the fabric, which a target keeps, and one setting with an effect when it is written.
+#: Registers omitted from a frame: settings of the fabric, which a target keeps, and one that triggers an action.
 _LEFT = ("CONTROL", "TIMEOUT", "THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST", "DELAY_LINK",
          "RESUMED_SET")
 
@@ -60,7 +60,7 @@ class DeviceFrame:
 
     @property
     def live_words(self) -> int:
-        """Largest number of words in the windows of a node."""
+        """Largest number of words in the windows of any node."""
         return max(sum(int(count) for windows in node["windows"].values() for _, count in windows)
                    for node in self.fields["nodes"])
 
@@ -73,8 +73,8 @@ class DeviceFrame:
 def contracts_of(configs: Sequence[Configuration]) -> list[dict[str, bool | str]]:
     """Properties of each node of a ring that affect the exact results.
 
-    No sum depends on lanes, segments, intervals and latencies. Roles, and whether weights can be broadcast in
-    formats, are included only if there are workers: otherwise a server behaves as any node.
+    No sum depends on lanes, segments, intervals and latencies. Roles, and whether a node supports BROADCAST formats,
+    are included only if there are workers: otherwise a server behaves like any other node.
     """
     relay = any(config.role.streams and not config.is_server for config in configs)
     return [_contract_of(config) | ({"role": name_of(type(config.role)),
@@ -159,7 +159,7 @@ def load(ring: Ring, frame: DeviceFrame) -> None:
     devices = ring.devices
     _catch_up(ring, frame.fields["nodes"])
     _take_flags(ring)
-    ring.counters.clear()  # pending gradients are counted as computed
+    ring.counters.clear()  # restoring pending gradients counts them as computed
     write_far(devices, {(node["rank"], base): _words(frame.regions[device_region(node["rank"], FAR, base)])
                         for node in frame.fields["nodes"] for base, _ in node["windows"].get(FAR, [])})
     pending = []
@@ -184,7 +184,7 @@ def load(ring: Ring, frame: DeviceFrame) -> None:
 
 
 def verify(ring: Ring, frame: DeviceFrame) -> None:
-    """Read a frame that :func:`load` has written; a ``ReadBackError`` if a node contains something else.
+    """Verify a frame that :func:`load` has written; raises ``ReadBackError`` if a node's contents differ.
 
     Programs are compared as :func:`verify_programs` does.
     """
@@ -205,7 +205,7 @@ def verify(ring: Ring, frame: DeviceFrame) -> None:
 
 
 def scrub(ring: Ring) -> None:
-    """Clear the nodes after a job: zeros in all memories, registers with their reset values, no program."""
+    """Clear the nodes after a job: memories become zero, registers are reset, and programs are removed."""
     ring.recover()
     _take_flags(ring)
     clear_far(ring.devices, {rank: [(0, words)] for rank, device in enumerate(ring.devices)
@@ -231,7 +231,7 @@ def digest(ring: Ring, live: Live | None = None) -> str:
     ring.commands.resume_from(*numbers)
     frame.fields["ring"] |= {"epoch": 0, "collective": 0}
     if "banks" in frame.fields:
-        frame.fields["banks"]["latest"] = 0  # the number of the latest edit
+        frame.fields["banks"]["latest"] = 0  # an edit number is used only once
     return frame.digest
 
 
@@ -275,7 +275,7 @@ MOST = 1 << 16
 
 
 def missing(devices: Sequence[Device], nodes: Sequence[Mapping[str, Any]]) -> int:
-    """Broadcasts needed for all nodes to reach a frame's counts; a ``TooSmallError`` if no number suffices."""
+    """Broadcasts that all nodes need for a frame's update counts; raises ``TooSmallError`` if none suffice."""
     most = MOST if devices[0].config.has_ring else 0
     counts = {node["rank"]: (node["version"] - int(device.read_register("WEIGHT_VERSION"))) % (1 << 32)
               for device, node in zip(devices, nodes, strict=False)
@@ -289,7 +289,7 @@ def missing(devices: Sequence[Device], nodes: Sequence[Mapping[str, Any]]) -> in
 
 
 def _catch_up(ring: Ring, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Increase update counts to the counts of a frame, by broadcasts. Memories stay, and links are reset.
+    """Increase update counts to the counts of a frame, by broadcasts. Memories stay unchanged, and links are reset.
 
     For nodes with SettableVersion, WEIGHT_VERSION is written instead. All other nodes, such as bitstream nodes,
     must lack the same number of updates.
@@ -313,7 +313,7 @@ _Programs = list[list[list[Command]]]
 
 
 def commands(data: bytes) -> list[Command]:
-    """Decode the commands in a program's region; a ``ValueError`` if they are invalid."""
+    """Decode the commands in a program's region; raises ``ValueError`` if they are invalid."""
     return [Command.from_words(words) for words in _words(data).reshape(-1, DESCRIPTOR_WORDS)]
 
 
@@ -348,8 +348,8 @@ def _load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, 
 
     Programs cannot be read from nodes: a frame contains the words that nodes have acknowledged. Nodes with two banks
     compute a CRC-32 of the words that they receive for the idle bank. A restore therefore loads each program into the
-    idle bank, makes the node compare the digest by an EDIT, and starts a set without passes, which exchanges the
-    banks. Raises ``ReadBackError`` if a node has received different words.
+    idle bank, makes the node compare the digest with an EDIT, and starts a set without passes, which swaps the banks.
+    Raises ``ReadBackError`` if a node has received different words.
     """
     nodes = fields["nodes"]
     model = nodes[0]["model"]
@@ -388,7 +388,7 @@ def _load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, 
 
 
 def verify_programs(ring: Ring, fields: Mapping[str, Any]) -> None:
-    """Raise ``ReadBackError`` unless each node with a program in the frame has one with the same number."""
+    """Raise ``ReadBackError`` unless each node with a program in the frame has a program with that number."""
     for node, device in zip(fields["nodes"], ring.devices, strict=True):
         if device.config.queues < 2 or not any(length for length, _ in node["programs"]):
             continue

@@ -71,7 +71,7 @@ class WrongWatermarkError(RejectionError, cause=Cause.WRONG_WATERMARK):
 
 
 class WrongPeersError(RejectionError, cause=Cause.WRONG_PEERS):
-    """The ring of the target is not the one described, or one of its nodes does not answer."""
+    """The target's ring differs from the ring that the manifest describes, or a node does not answer."""
 
 
 class _RegionError(RejectionError):

@@ -15,7 +15,7 @@ __all__ = ["cache_app"]
 
 cache_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-#: Seconds and name of each unit, largest first.
+#: Seconds and name of each unit of time, largest first.
 _UNITS = {"w": (7 * 86400, "weeks"), "d": (86400, "days"), "h": (3600, "hours"), "m": (60, "minutes")}
 
 
@@ -29,7 +29,7 @@ def _seconds(text: str) -> float:
 
 
 def _age(seconds: float) -> str:
-    """Format an age in the largest unit that is at most half of it."""
+    """Format an age in the largest unit that is at most half the age."""
     return next((f"{seconds / unit:.0f} {name} ago" for unit, name in _UNITS.values() if seconds >= 2 * unit), "now")
 
 
@@ -71,7 +71,7 @@ def prune_command(
     older_than: Annotated[str | None, typer.Option(
         help="Remove also entries not used for so long, as 30d or 12h.", show_default=False)] = None,
 ) -> None:
-    """Remove the entries that were not used for longest, and the remains of killed builds."""
+    """Remove the least recently used entries, and the remains of killed builds."""
     before = None if older_than is None else time.time() - _seconds(older_than)
     default = cache_folder.limit() if before is None else 1 << 62
     most = default if limit is None else cache_folder.size(limit)

@@ -65,7 +65,7 @@ class Units:
         zero = np.full(nodes, begin, dtype=np.int64)
         #: Times when the link has room for a header, and when the last word has left the ingress.
         self.link = self.taken = zero
-        #: Times when the adder of sums, the encoder of addends, the optimizer, and its second-last bank are free.
+        #: Times when the adder of sums, the encoder of addends, the optimizer, and its second-to-last bank are free.
         self.adder = self.encoder = self.optimizer = self.bank = zero
         #: Time when the last own sum has been written back; only with a gradient codec.
         self.rested = zero
@@ -84,7 +84,7 @@ class Units:
         return np.asarray(-(-elements // self.timing.lanes))
 
     def beats(self, elements: Numbers) -> Numbers:
-        """Beats of a gradient encoder or decoder; in zero-value form, groups are complete."""
+        """Beats of a gradient encoder or decoder; in zero-value form, every group counts as complete."""
         if self.timing.grouped:
             return np.asarray(-(-elements // GROUP) * (GROUP // self.timing.lanes))
         return self.rows(elements)
@@ -198,7 +198,7 @@ class CollectiveCycles:
     cycles: int
     #: Words sent by the busiest rank, including headers and CRCs.
     words: int
-    #: Words of scatter-reduce among these.
+    #: Words that the same rank sends during scatter-reduce, included in ``words``.
     scatter: int
 
 
@@ -304,7 +304,7 @@ class _Collective:
         added = np.maximum(np.maximum(begun + work, arrival.last), np.maximum(encoded, units.room(words)))
         out = begun - (-work // groups) + timing.summed - 1
         out_end = np.maximum(out + words, added + timing.summed - 1 + words // groups)
-        if last:  # decoded as it is kept for the gather
+        if last:  # the final sum is decoded while it is encoded, and stored for the gather
             out = np.maximum(out, units.decodes[-1])
             decoded = np.maximum(out + np.maximum(words, units.beats(elements)), units.stores[-_BANKS])
             out_end = np.maximum(out_end, decoded)
@@ -325,7 +325,7 @@ class _Collective:
         added = np.maximum(begun + np.maximum(units.read(units.rows(elements)), words), end)
         added = np.maximum(added, units.room(words))
         units.decodes.append(np.where(some, added, units.decodes[-1]))
-        if last:  # encoded, and decoded again
+        if last:  # the final sum is encoded, and decoded again
             rested = added + timing.decoded + timing.summed
             units.rested = np.where(some, rested, units.rested)
             units.land(rested, elements)
@@ -426,12 +426,12 @@ class _Periods:
     """Detector of periods in the times of a walk."""
 
     def __init__(self, latency: int):
-        # Times before all events that can still cause a wait have no effect.
+        # Times that precede every event that can still cause a wait have no effect.
         self._past = 4096 + 4 * latency
         self._found: list[tuple[int, int, Numbers, list[Numbers], tuple[Numbers, Numbers]]] = []
 
     def look(self, number: int, walk: _Collective) -> tuple[int, int, tuple[Numbers, Numbers]] | None:
-        """Segments, cycles and words of a period that ends with this segment, if there is one."""
+        """Segments, cycles and words of a period that ends with this segment; None if no period ends here."""
         times = walk.times()
         now = int(times.max())
         since = np.maximum(times - now, -self._past)

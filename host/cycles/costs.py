@@ -1,10 +1,10 @@
 """Costs of packets: elements, words and positions of each segment of each block at each hop.
 
-They equal the costs of :mod:`sim.golden.ring`: exactly if a codec's words follow from the number of elements, and as
-expected numbers for zero-value compression of gradients with a given density. Therefore no gradients are needed, and
-costs are available for rings of any size, segment by segment. In short segments with zeros in the same positions on
-all nodes, numbers vary between blocks by a binomial distribution, since all other blocks wait for the fullest one. If
-gradients are given, :class:`CountedCosts` counts their zeros.
+They equal the costs of :mod:`sim.golden.ring` exactly if the number of elements determines a codec's words; for
+zero-value compression of gradients with a given density, they are the expected values. Therefore no gradients are
+needed, and costs are available for rings of any size, segment by segment. In short segments with zeros in the same
+positions on all nodes, the number of nonzero elements varies between blocks by a binomial distribution; all other
+blocks wait for the fullest one. If gradients are given, :class:`CountedCosts` counts their zeros.
 """
 
 import dataclasses
@@ -111,7 +111,7 @@ class Costs:
 
     @property
     def full(self) -> int:
-        """Number of segments from the first on that have the same costs in every block."""
+        """Number of segments, from the first one on, with the same costs in every block."""
         return int(self.sizes.min() // self.segment)
 
     def scatter(self, hop: int, segment: int, distance: int) -> Numbers:
@@ -144,7 +144,7 @@ class Costs:
         return np.asarray(np.rint(self.form.after(hop + 1) * self.elements(segment, distance)).astype(np.int64))
 
     def _spread_over(self, segment: int) -> Numbers:
-        """Number of nonzero elements in a segment of each block: quantiles, in an order without a pattern."""
+        """Number of nonzero elements in a segment of each block: quantiles, in irregular order."""
         elements = np.clip(self.sizes - self.segment * segment, 0, self.segment)
         nonzeros = np.zeros(self.nodes, dtype=np.int64)
         for count in np.unique(elements):

@@ -2,7 +2,7 @@
 
 For COMPUTE, an engine with :attr:`Costs.macs` multiply-adds per cycle is assumed. For collectives, a table contains
 cycles measured on Verilated nodes with the defaults of :class:`~hdl.config.NodeConfig`, dense gradients, raw weights,
-momentum and links of 16 cycles; estimates between its entries are linear. Sparse gradients and codecs take less.
+momentum and links of 16 cycles; estimates between its entries are linear. Sparse gradients and codecs are faster.
 """
 
 import bisect
@@ -78,7 +78,7 @@ def _between(xs: tuple[int, ...], ys: tuple[float, ...], x: int) -> float:
 class Costs:
     """Estimated durations of commands."""
 
-    #: Examples per node in each pass: the largest share of a batch.
+    #: Examples per node in each pass: the size of the largest share of a batch.
     examples: int
     #: Multiply-adds per cycle.
     macs: int = MACS

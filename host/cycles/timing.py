@@ -97,7 +97,7 @@ def timing_of(config: NodeConfig) -> Timing:
     """Latencies of a node with this configuration.
 
     Raises ``ValueError`` for an int16 node, or a weight codec with a codebook, as the model does not include the time
-    to read it.
+    to read the codebook.
     """
     if not config.has_ring:
         raise ValueError("Node must have collectives to be predicted, not be an int16 node")

@@ -32,7 +32,7 @@ class Command:
     weight_base: int = 0
     state_base: int = 0
     length: int = 0  # number of elements, or of samples for INFER
-    # packets carry ``epoch`` and ``collective``, to reject packets of a different command; the same on all nodes
+    # packets carry ``epoch`` and ``collective``, so that nodes reject other commands' packets; equal on all nodes
     epoch: int = 0
     root: int = 0  # rank that a BROADCAST starts from, or that owns all groups
     collective: int = 0
@@ -41,11 +41,11 @@ class Command:
     signal: int = 0
     tag: int = 0  # number reported in the event; 16 bits
     tenant: int = 0  # owner of the command; always 0 on a node without tenants
-    # commands, in the programs of the first and second of the other queues, that must end before this one starts; 16
-    # bits each, 0 for none
+    # numbers of the commands, in the programs of the first and the second other queue, that must end before this one
+    # starts; 16 bits each, 0 for none
     after_0: int = 0
     after_1: int = 0
-    # number of passes, 0 to 3, by which these commands are earlier
+    # number of passes, 0 to 3, by which the commands ``after_0`` and ``after_1`` are earlier
     lag_0: int = 0
     lag_1: int = 0
     # with ``remote``, ``after_1`` and ``lag_1`` refer to queue ``unit_queue`` of the node of rank ``unit``
@@ -54,14 +54,14 @@ class Command:
     round: int = 0  # whether the command takes part in a round of gradients
     alternate: int = 0  # whether ``weight_base`` alternates between two copies of the weights from pass to pass
     region: int = 0  # region of weights, 1 to 63, that a command of a program computes with or updates; 0 for none
-    apart: int = 0  # whether that region has two copies
+    apart: int = 0  # whether ``region`` has two copies
     model: int = 0  # number of the model that a program belongs to
     unit: int = 0
     # partition of the groups of 32 elements: group j belongs to block (j + ``block_offset``) modulo ``size``, and is
     # ``stride`` groups after the previous group
     block_offset: int = 0
     stride: int = 1
-    # number of the round of a pushed command with ``round``; in a program the node derives it from the pass
+    # number of the round, for a pushed command with ``round``; in a program the node derives it from the pass
     number: int = 0
     duration: int = 0  # cycles that a COMPUTE takes on the compute stub
     format: int = 0  # format of a BROADCAST's weights: index into :data:`hdl.compression.registry.FETCH_FORMATS`
@@ -69,12 +69,12 @@ class Command:
     root_reduce: int = 0  # whether ``root`` owns all groups of a FUSED_UPDATE or ALL_REDUCE; docs/ring/root_reduce.md
 
     def words(self) -> Words:
-        """Return the sixteen words of the descriptor; a ``ValueError`` if a field does not fit into its bits."""
+        """Return the 16 words of the descriptor; raises ``ValueError`` if a field does not fit into its bits."""
         return pack(_COMMAND, vars(self), "Command's")
 
     @classmethod
     def from_words(cls, words: Words) -> "Command":
-        """Decode a descriptor; a ``ValueError`` if the operation is unknown or a reserved bit is set."""
+        """Decode a descriptor; raises ``ValueError`` if the operation is unknown or a reserved bit is set."""
         values = fields(_COMMAND, int_of(words))
         names = {field.name for field in dataclasses.fields(cls)}
         command = cls(**{**{name: value for name, value in values.items() if name in names},
@@ -125,7 +125,7 @@ class Event:
 
     @classmethod
     def from_words(cls, words: Words) -> "Event":
-        """Decode an event from four words; a ``ValueError`` if its status is unknown."""
+        """Decode an event from four words; raises ``ValueError`` if its status is unknown."""
         values: dict[str, Any] = fields(_EVENT, int_of(words))
         return cls(**{**values, "status": EventStatus(values["status"]), "flags": EventFlag(values["flags"])})
 
@@ -148,7 +148,7 @@ class CollectiveError(DeviceError):
 
 
 #: Lowest bit and width of the fields of an event's detail: the received (``high``) and expected value of a rejected
-#: packet, the packets received and sent before a time-out, the command that timed out, or a dead read.
+#: packet, packets received and sent before a time-out, the command that timed out, or a read of overwritten data.
 _DETAIL = {"high": (16, 16), "low": (0, 16), "lag": (16, 2), "elsewhere": (18, 1), "rank": (20, 4), "queue": (24, 2),
            "instruction": (0, 8), "row": (8, 24)}
 

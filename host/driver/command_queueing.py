@@ -19,7 +19,7 @@ __all__ = ["CommandQueueing", "PendingCommand"]
 T = TypeVar("T")
 
 _SETTLING = 8
-"""Maximum number of checks whether links still move words."""
+"""Maximum number of times to check whether links still move words."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -98,7 +98,7 @@ class CommandQueueing:
         return self._epoch, self._latest
 
     def resume_from(self, epoch: int, collective: int) -> None:
-        """Continue with the numbers of a different ring, on nodes with links that have been reset since."""
+        """Continue with the numbers of a different ring, after the links of this ring have been reset."""
         self._epoch, self._latest = epoch, collective
 
     def take_numbers(self, count: int) -> int:
@@ -146,7 +146,7 @@ class CommandQueueing:
               conclude: Callable[[PendingCommand[T]], T]) -> PendingCommand[T]:
         """Queue a command on its nodes, after waiting for the oldest command if their queues are full.
 
-        The queues of a node do not wait for each other, so a command for one waits until the other is empty.
+        The queues of a node do not wait for each other, so a command for one queue waits until the other is empty.
         """
         queue = self._queues.get(operation)
         while self._queued and (len(self._queued) >= QUEUE_DEPTH
@@ -196,8 +196,8 @@ class CommandQueueing:
         """Queue one collective on all nodes. ``fields`` are further fields of each node's command, in order of rank,
         and may replace its rank and size.
 
-        ``conclude`` makes the result of a command that succeeded on every node; ``explain``, by default
-        :meth:`diagnose`, makes the error of a failed one.
+        ``conclude`` creates the result of a command that succeeded on every node; ``explain``, by default
+        :meth:`diagnose`, creates the error of a failed one.
         """
         tag = self.take_numbers(1)
         commands = {rank: Command(operation=operation, epoch=self._epoch, collective=tag, tag=tag,
@@ -213,7 +213,7 @@ class CommandQueueing:
         return self._push(operation, commands, patience=4 * self._timeout, on_ring=True, conclude=checked)
 
     def diagnose(self, operation: Operation, events: list[Event | None]) -> RingError:
-        """Create the error of a failed command when words no longer move. Late events are added to ``events``."""
+        """Wait until no word moves, and create the error of a failed command. Late events are added to ``events``."""
         missing, rest = self.settle(events)
         return explain_failure(operation, events, devices=self._devices, missing=missing, rest=rest)
 
@@ -238,7 +238,7 @@ class CommandQueueing:
     # Commands of single nodes.
 
     def submit_apart(self, commands: dict[int, Command], *, patience: int = 0) -> PendingCommand[dict[int, Event]]:
-        """Queue different commands, by rank of their nodes, with ``patience`` more cycles than usual for each."""
+        """Queue different commands, by rank of their nodes, each with ``patience`` extra cycles to complete."""
         tag = self.take_numbers(1)
         tagged = {rank: dataclasses.replace(command, tag=tag) for rank, command in commands.items()}
         # A node processes at least one element, or one word of a mask, per cycle.

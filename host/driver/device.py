@@ -148,7 +148,7 @@ class Device:
 
     def _ask(self, opcode: Opcode, asked: str, combine: Callable[[Words], T], *, count: int, words: Sequence[Words],
              answer: int, patience: int = 0) -> Pending[T]:
-        """Send a request; ``combine`` makes the answer from the payload of its response."""
+        """Send a request; ``combine`` creates the answer from the payload of its response."""
         request = self._submit(opcode, asked, count=count, words=words, answer=answer, patience=patience)
         return Pending(self.complete, [request], lambda payloads: combine(payloads[0]))
 
@@ -266,7 +266,7 @@ class Device:
     # Memories.
 
     def _memory_name(self, space: int) -> str:
-        """Name of a memory space in messages, whether the node has it or not."""
+        """Name of a memory space in messages, even if the node lacks it."""
         titles = {memory.number: memory.title for memory in self.config.memory_map}
         title: str = titles.get(space, f"state plane {space - Space.STATE}")
         return title.removesuffix(" memory")
@@ -369,7 +369,7 @@ class Device:
     load_program = _waits(submit_load_program)
 
     def submit_edit(self, edit: Words, name: str) -> Pending[None]:
-        """Send the words of an EDIT, with a name for messages; the answer is the acknowledgement."""
+        """Send the words of an EDIT, with its name in messages; the answer is the acknowledgement."""
         return self._ask(Opcode.EDIT, name, _nothing, count=EDIT_WORDS, words=[edit], answer=0)
 
     def submit_run(self, run: ProgramRun) -> Pending[None]:
@@ -389,7 +389,7 @@ class Device:
         """Read starts and ends of the latest commands, in the order of the node's records.
 
         A node keeps 256 records; records that it overwrites during the read are missing. ``since`` is the value of
-        register TRACE_POINTER before the first record to return; it needs a node that records nothing meanwhile.
+        register TRACE_POINTER before the first record to return; the node must then record nothing meanwhile.
 
         Raises ``TraceError`` if there were more records since then than a node keeps.
         """

@@ -1,4 +1,4 @@
-"""Devices of the nodes of a ring, by rank, their common formats, and requests to all of them.
+"""Devices of the nodes of a ring, by rank, their common formats, and requests to all nodes.
 
 A request to all nodes is sent to each of them before the wait for the first answer, so that they work at the same
 time. Nodes may have different configurations that agree on :data:`ALIKE`; buffers must then fit into the smallest
@@ -54,7 +54,7 @@ class Formats:
 
     @property
     def lanes(self) -> int:
-        """Elements in a memory row; a ``ValueError`` if nodes differ in it."""
+        """Elements in a memory row; raises ``ValueError`` if nodes differ in it."""
         return int(alike(self._configs, "lanes"))
 
 
@@ -69,7 +69,7 @@ class Devices(tuple[Device, ...]):
             raise ValueError("A ring must have at least one node")
         if not 1 <= timeout < 1 << 30:
             raise ValueError(f"Timeout must be between 1 and {(1 << 30) - 1} cycles, not {timeout!r}")
-        # the distinct configurations of nodes, and the one of rank 0, for parameters that are the same on all nodes
+        # the distinct configurations of nodes; that of rank 0, for parameters that are the same on all nodes
         self.configs: list[Configuration] = list(dict.fromkeys(device.config for device in self))
         self.config = self.configs[0]
         self.formats = Formats(self.configs)
@@ -90,7 +90,7 @@ class Devices(tuple[Device, ...]):
         self.ask(lambda rank, device: device.submit_write_register(name, value))
 
     def write_space(self, name: str, base: int, contents: Mapping[int, Vector]) -> None:
-        """Write words, by rank, to a memory space from ``base`` on; a ``KeyError`` if a node lacks the space."""
+        """Write words, by rank, to a memory space from ``base`` on; raises ``KeyError`` if a node lacks it."""
         numbers = self._numbers(name, contents)
         self.ask(lambda rank, device: device.submit_write_memory(numbers[rank], base, contents[rank]), contents)
 
@@ -101,5 +101,5 @@ class Devices(tuple[Device, ...]):
         return dict(zip(counts, words, strict=True))
 
     def _numbers(self, name: str, ranks: Iterable[int]) -> dict[int, int]:
-        """Number of a memory space in packets; it depends on a node's configuration."""
+        """Number that identifies a memory space in packets, which depends on a node's configuration."""
         return {rank: int(self[rank].config.memory_map[name].number) for rank in ranks}

@@ -1,7 +1,7 @@
 """Diagnosis of a failed collective from the events and counters of its nodes.
 
-A node that rejects a packet reports the reason. A node that waits in vain cannot name the cause, so the diagnosis
-names a link if words are missing after it when words no longer move.
+A node that rejects a packet reports the reason. A node that times out cannot name the cause, so once words no longer
+move, the diagnosis names a link after which words are missing.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ class RingError(ExpectedError):
 
     def __init__(self, message: str, *, cause: int | None, events: list[Event | None]):
         super().__init__(message)
-        # node that rejected a packet or a command, not one that timed out as a consequence; or the node before the
-        # only link with undelivered words; None if neither is known
+        # rank of the node that rejected a packet or a command, not one that timed out as a consequence; otherwise of
+        # the node before the only link with undelivered words; None if neither is known
         self.cause = cause
         self.events = events  # event of each node; None for a node that reported none
 

@@ -56,7 +56,7 @@ class ProgramNotLoadedError(DeviceError):
 
 
 class WrongSetError(DeviceError):
-    """An edit is for a different set than the next one."""
+    """An edit is for a set other than the next one."""
 
 
 class OldEditError(DeviceError):

@@ -28,12 +28,12 @@ _Windows = Mapping[int, Sequence[tuple[int, int]]]
 
 
 def far_words_of(config: Configuration) -> int:
-    """Words of a node's far memory that is not a memory space: that of a computing node, not of a server."""
+    """Words of a computing node's far memory; 0 for a server, as its far memory is a memory space."""
     return 0 if config.compute is None else int(config.compute.far)
 
 
 def read_far(devices: Devices, windows: _Windows) -> dict[tuple[int, int], Words]:
-    """Read windows of far memories, by rank and first element; a ``DeviceError`` if a far memory does not respond."""
+    """Read windows of far memories, by rank and first element; raises ``DeviceError`` if one does not respond."""
     contents: dict[tuple[int, int], list[Words]] = {(rank, base): [] for rank, own in windows.items()
                                                     for base, _ in own}
     with _staged(devices, windows):
@@ -66,7 +66,7 @@ def clear_far(devices: Devices, windows: _Windows) -> None:
 
 @contextlib.contextmanager
 def _staged(devices: Devices, windows: _Windows) -> Iterator[dict[int, int]]:
-    """Borrow the start of the activation memories to hold parts of these windows: numbers of words, by rank."""
+    """Borrow the start of the activation memories for parts of the windows; yields borrowed words by rank."""
     used = {rank: min(max((count for _, count in own), default=0), int(devices[rank].config.compute.activations))
             for rank, own in windows.items()}
     before = devices.read_space("activations", 0, used)
@@ -77,7 +77,7 @@ def _staged(devices: Devices, windows: _Windows) -> Iterator[dict[int, int]]:
 
 
 def _steps(devices: Devices, windows: _Windows) -> Iterator[dict[int, tuple[int, int, int]]]:
-    """Parts that fit into the activation memories: by rank, the window, and the part's first element and length."""
+    """Split windows into parts that fit into the activation memories: window, first element and length, by rank."""
     parts = {rank: [(base, first, min(int(devices[rank].config.compute.activations), base + count - first))
                     for base, count in own
                     for first in range(base, base + count, int(devices[rank].config.compute.activations))]

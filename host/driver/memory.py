@@ -91,7 +91,7 @@ class Buffers:
         return self.weights.length
 
 
-#: A vector: its buffers, its one buffer in a region, or its length if it is at the start of each region.
+#: Location of a vector: its buffers, its buffer in one region, or its length if it is at the start of each region.
 Where = int | Buffer | Buffers
 
 
@@ -126,14 +126,14 @@ class Allocator:
         return tuple(sorted(self._buffers, key=lambda buffer: (list(REGION_BASES).index(buffer.space), buffer.base)))
 
     def room(self, space: str) -> int:
-        """Size in words of the smallest memory of a region; a ``ValueError`` if a node has no such memory."""
+        """Size in words of a region's smallest memory; raises ``ValueError`` if a node lacks the memory."""
         try:
             return min(int(memory.words) for memories in self._memories for memory in memories.region(space))
         except KeyError as error:
             raise ValueError(error.args[0]) from None
 
     def allocate(self, space: str, length: int) -> Buffer:
-        """Reserve the first gap that is long enough; a ``ValueError`` if no gap is long enough."""
+        """Reserve the first gap that is long enough; raises ``ValueError`` if no gap is long enough."""
         room, base, largest = self.room(space), 0, 0
         for other in [*(buffer for buffer in self.buffers if buffer.space == space), Buffer(space, aligned(room), 0)]:
             gap = min(other.base, room) - base
@@ -144,7 +144,7 @@ class Allocator:
                          f"{length:,}: free another buffer, or take nodes with larger memories")
 
     def claim(self, buffer: Buffer) -> Buffer:
-        """Reserve this buffer; a ``ValueError`` if it extends beyond the memory or overlaps a reserved one."""
+        """Reserve this buffer; raises ``ValueError`` if it exceeds the memory or overlaps a reserved buffer."""
         room = self.room(buffer.space)
         if buffer.end > room:
             raise ValueError(f"Buffer of {buffer.space} must end within the {room:,} words of a node, not at "
@@ -156,7 +156,7 @@ class Allocator:
         return buffer
 
     def free(self, buffer: Buffer) -> None:
-        """Release a buffer; a ``ValueError`` if it is not reserved."""
+        """Release a buffer; raises ``ValueError`` if it is not reserved."""
         if buffer not in self._buffers:
             raise ValueError(f"Buffer to free must be one that is reserved, not {buffer}")
         self._buffers.remove(buffer)
@@ -242,7 +242,7 @@ def distance_of(node: NodeConfig) -> int:
 
 def fitted(node: NodeConfig, allocations: Sequence[Allocation], *, nodes: int,
            planes: int | None = None) -> NodeConfig:
-    """Return a simulated node with memories large enough for a run: its own sizes, or the next powers of two.
+    """Return a simulated node with room for a run: a memory that is too small gets the next power of two.
 
     It has ``planes`` state planes, by default as many as the optimizers need, since a node without a second plane is
     simulated 1.5 times as fast. Raises ``ValueError`` if no node can have such large memories.

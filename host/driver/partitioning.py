@@ -23,7 +23,7 @@ __all__ = ["MIN_GAIN", "Partitioning", "choose", "link_rates"]
 #: Smallest fraction of the cycles, by the model, that a different partition must save to be chosen.
 MIN_GAIN = 0.05
 
-#: Segments of the two broadcasts at a root; their difference cancels the start and end of a command.
+#: Lengths of the two broadcasts from a root, in segments; the difference of their cycles excludes start and end.
 _SEGMENTS = 4, 12
 
 #: Links are considered equally fast if their costs per word differ by a smaller factor.
@@ -80,7 +80,7 @@ def link_rates(ring: Ring) -> tuple[float, ...]:
 
 
 def choose(ring: Ring, length: int, rates: Sequence[float], *, planes: int = 0, latency: int = 16) -> Partitioning:
-    """Choose the fastest partition of ``length`` elements by the model, if it saves at least :data:`MIN_GAIN`.
+    """Choose the fastest partition of ``length`` elements in the model, if it saves at least :data:`MIN_GAIN`.
 
     The link from each rank carries ``rates[rank]`` words per cycle; ``latency`` is the latency of links in cycles. An
     owner of all groups must have room for the state ``planes`` of the optimizer.

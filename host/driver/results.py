@@ -13,7 +13,7 @@ Cycles: TypeAlias = int | None
 
 
 def known(cycles: Cycles) -> int:
-    """Return cycles, which must be known; a ``ValueError`` for None."""
+    """Return cycles, which must be known; raises ``ValueError`` for None."""
     if cycles is None:
         raise ValueError("Cycles of the command must be measured, not those of golden nodes, which have no model of "
                          "them: take transport verilated")
@@ -49,7 +49,7 @@ class MaskOutcome:
     results: list[list[Matrices]]  # masked matrices of each job, for each node
     replaced: list[int]  # number of elements on each node that were replaced by the alternative
     cycles: Cycles  # sum over successive commands, each counted on its slowest node
-    commands: int  # number of these commands
+    commands: int  # number of successive commands
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

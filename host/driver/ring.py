@@ -99,7 +99,7 @@ class ConnectedNodes:
 
 
 def _part(name: str) -> Any:
-    """Create the property of a ring that a feature provides, on its first use."""
+    """Property of a ring with the driver part of a feature, which is created on first use."""
     return functools.cached_property(lambda ring: feature(name).part(ring))
 
 
@@ -117,9 +117,9 @@ class Ring(ConnectedNodes):
 
     #: Programs; nodes without program memories receive the commands one by one.
     programs: "functools.cached_property[RingPrograms]" = _part("programs")
-    #: Updates that wait for a quorum; a ``ValueError`` if nodes do not support rounds.
+    #: Updates that wait for a quorum; raises ``ValueError`` if nodes do not support rounds.
     quorum: "functools.cached_property[QuorumUpdates]" = _part("quorum")
-    #: Computation by lists of layers; a ``ValueError`` if nodes do not support it.
+    #: Computation by lists of layers; raises ``ValueError`` if nodes do not support it.
     compute: "functools.cached_property[ListCompute]" = _part("compute")
-    #: Quantized inference; a ``ValueError`` if nodes do not support it.
+    #: Quantized inference; raises ``ValueError`` if nodes do not support it.
     inference: "functools.cached_property[NodeInference]" = _part("quantization")

@@ -95,7 +95,7 @@ class RingCollectives(WeightUpdates):
         block of a group of 32 elements depends only on its position in the vector.
 
         Raises ``ValueError`` if the operation is not a collective, the vector lacks a buffer that the operation
-        needs, or there is no such part.
+        needs, or the part is not within the vector.
 
         Parameters
         ----------
@@ -147,7 +147,7 @@ class RingCollectives(WeightUpdates):
     def submit_owned_update(self, where: Where) -> PendingCommand[Outcome]:
         """Queue the update of each block on its owner, with the sums of an earlier reduce-scatter.
 
-        A reduce-scatter, this update and an all-gather of the new weights equal a fused update, bit for bit.
+        A reduce-scatter, this update and an all-gather of the new weights give the same bits as a fused update.
         """
         if self._partition.root is not None:
             raise ValueError(f"Groups must be dealt to all nodes for each to update its own, not to rank "
@@ -155,7 +155,7 @@ class RingCollectives(WeightUpdates):
         parts = self._parts(Operation.FUSED_UPDATE, where, None)
         fields = []
         for rank, owned in enumerate(self._partition.owned(parts["weights"].length)):
-            # Each block begins with the group of the block's number, and contains every n-th group for n nodes.
+            # Block b begins with group b, and contains every n-th group from there on, for n nodes.
             first = GROUP * self._partition.block_of(rank) if len(owned) else 0
             bases = {REGION_BASES[part]: buffer.base + (0 if part == "state" else first)
                      for part, buffer in parts.items()}
@@ -174,7 +174,7 @@ class RingCollectives(WeightUpdates):
         return parts
 
     def _state_offset(self, groups: int) -> int:
-        """Words of state, or of master weights, in ``groups`` groups, by the latest settings."""
+        """Words of state, or of master weights, in ``groups`` groups, according to the latest settings."""
         packed = bool(self._settings.optimizer_field("packed_state"))
         if groups and packed and self._formats.has_master:
             raise ValueError("Part of a vector must have state in binary32 on nodes with a weight codec, whose "
@@ -182,7 +182,7 @@ class RingCollectives(WeightUpdates):
         return packed_words(groups * int(GROUP), packed)
 
     def _state_words(self, length: int, owner: int | None) -> int:
-        """Words of state, or of master weights, for a fused update of ``length`` elements, by the latest settings."""
+        """Words of state or master weights for a fused update of ``length`` elements, with the latest settings."""
         block = largest_block(length, self._commands.nodes) if owner is None else length
         if self._formats.has_master or "OPTIMIZER" not in self._settings.known:
             return block

@@ -52,7 +52,7 @@ class RingPartition:
             raise ValueError("Nodes must have role RootReduce(), for one of them to own all groups")
 
     def block_of(self, rank: int) -> int:
-        """Number of the block that a rank owns when each rank owns one."""
+        """Number of the block that a rank owns when each rank owns a block."""
         return int(self._topology.owned_block(rank))
 
     def largest_block(self, length: int) -> int:
@@ -75,8 +75,8 @@ class RingPartition:
 class RingMemory:
     """Vectors in the memories of all nodes, with state and master weights at the owners of a partition.
 
-    The argument ``where`` is a vector's buffers, the one buffer that is meant, or the length of a vector at the start
-    of each memory.
+    The argument ``where`` is a vector's buffers, the one buffer that the method uses, or the length of a vector at
+    the start of each memory.
     """
 
     def __init__(self, devices: Devices, partition: RingPartition):
@@ -91,8 +91,8 @@ class RingMemory:
             allocation.check(config, nodes=len(self._devices))
 
     def allocate(self, allocation: Allocation) -> Buffers:
-        """Reserve buffers for a vector, its state and its errors, after all reserved buffers; a ``ValueError`` if
-        there is no room.
+        """Reserve buffers for a vector, its state and its errors, after all reserved buffers. Raises ``ValueError``
+        if there is no room.
 
         The first buffers are at the start of each memory, where a vector that is given by its length must be.
         """
@@ -103,7 +103,7 @@ class RingMemory:
         """Buffer that covers a whole memory."""
         return Buffer(space, 0, self.allocator.room(space))
 
-    # Vectors that every node holds completely, the same or different ones.
+    # Vectors that every node holds completely; they may differ between nodes.
 
     def write_gradients(self, gradients: Rows, where: Where | None = None) -> None:
         """Write one vector of gradients per node, in order of rank."""
@@ -298,7 +298,7 @@ class RingMemory:
 
 
 def _length(where: Where) -> int:
-    """Number of elements of the vector, which a buffer of state does not give."""
+    """Number of elements of the vector, which cannot be derived from a buffer of state."""
     if isinstance(where, Buffer):
         raise ValueError(f"State must be named by the buffers of its vector, or by a length, not by {where}")
     return where if isinstance(where, int) else where.length

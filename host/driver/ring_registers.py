@@ -34,7 +34,7 @@ class RingSettings:
     def write_registers(self, values: dict[str, int | float]) -> None:
         """Write the values of registers that differ from the known ones."""
         written = {**self._known, **values}
-        # The text distinguishes -0.0 from 0.0.
+        # Texts are compared since they distinguish -0.0 from 0.0.
         changed = [name for name in values if repr(self._known.get(name)) != repr(values[name])]
         self._known = {}  # unknown while writes are in progress, and after a failed write
         results_of([device.submit_write_register(name, values[name]) for device in self._devices for name in changed])

@@ -9,7 +9,7 @@ __all__ = ["TraceError", "TraceRecord", "records"]
 
 _RECORD = places(trace_record_layout())
 
-#: Records that may be written before the pointer counts them, or overwritten during the read.
+#: Number of records that may be written before the pointer counts them, or overwritten during the read.
 _UNDER_WAY = 1
 
 
@@ -24,19 +24,19 @@ class TraceRecord(NamedTuple):
     tag: int  # tag of the command
     end: bool  # whether this is the end of the command, otherwise its start
     time: int  # cycle of the node's clock, modulo 2**32
-    # updates of the weights that the command computes with, modulo 2**13; 0 if they are not counted
+    # number of updates of the weights that the command uses, modulo 2**13; 0 if updates are not counted
     version: int = 0
 
 
 def records(words: Words, pointer: int, since: int | None = None) -> list[TraceRecord]:
     """Decode a trace, oldest record first. ``words`` are the whole memory space, read before the pointer.
 
-    ``pointer`` is register TRACE_POINTER; ``since`` is its value before the first record to return, if nothing is
-    recorded during the read, by default before the oldest. Raises ``TraceError`` if records since then were lost.
+    ``pointer`` is register TRACE_POINTER; ``since`` is its value before the first record to return, by default the
+    oldest; with ``since``, nothing may be recorded meanwhile. Raises ``TraceError`` if records were lost.
     """
     kept = words.size // 2
     if since is None:
-        # The pointer wraps after 2^32 records; a small value then means few records, as it does at the start.
+        # The pointer wraps after 2^32 records; a small value is then taken as few records, as at the start.
         since = max(0, pointer - kept + _UNDER_WAY) if pointer > kept else 0
     count = (pointer - since) % (1 << 32)
     if count > kept:

@@ -17,7 +17,7 @@ class Transport(Protocol):
     """Transport to one node: packets of 32-bit words in both directions, in order and without loss."""
 
     def send(self, packet: Words) -> None:
-        """Queue one request packet without waiting for the node. The node may wait until a response is received."""
+        """Queue one request packet without waiting for the node, which may itself be waiting for :meth:`receive`."""
 
     def receive(self, timeout_cycles: int) -> Words:
         """Receive the next response packet, waiting at most ``timeout_cycles`` cycles of the node's clock.

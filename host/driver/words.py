@@ -16,7 +16,7 @@ Vector = NDArray[Any]
 
 
 def bits_of(elements: NDArray[Any]) -> Words:
-    """Convert elements to words of a memory; a ``TypeError`` unless they are 1-D uint32 or float32."""
+    """Convert elements to words of a memory; raises ``TypeError`` unless they are 1-D uint32 or float32."""
     elements = np.asarray(elements)
     if elements.dtype not in (np.uint32, np.float32) or elements.ndim != 1:
         raise TypeError(f"Elements must be one row of uint32 or float32, not {elements.dtype} of shape "

@@ -30,7 +30,7 @@ OPTIMIZER = Instance(Optimizer, "an optimizer, as in gradring.Adam(1e-3)")
 
 @dataclasses.dataclass(frozen=True)
 class _Several(Argument):
-    """A value of some kind, or a sequence of such values."""
+    """A value of one kind, or a sequence of values of that kind."""
 
     kind: Argument
     single: bool  # whether a single value is allowed instead of a sequence
@@ -58,17 +58,17 @@ class _Several(Argument):
 
 _LENGTH = Integer(1, MAX_LENGTH)
 
-#: Number of elements of a vector, or of each of its groups; and of each group.
+#: Argument: the length of a vector, or the lengths of its groups. The second kind accepts only lengths of groups.
 LENGTHS = _Several(_LENGTH, single=True, minimum=1)
 SEVERAL_LENGTHS = _Several(_LENGTH, single=False, minimum=1)
 
-#: None, one optimizer for all groups, or one for each; and a sequence of one optimizer per group, or of none.
+#: Argument: None, one optimizer for all groups, or one for each group. The second kind accepts only a sequence.
 OPTIMIZERS = Optional(_Several(OPTIMIZER, single=True))
 SEVERAL_OPTIMIZERS = _Several(OPTIMIZER, single=False)
 
 
 def gradient_codec(name: str | None, density: float | None) -> str:
-    """Codec of gradients; by default raw, or zero_value with a density, which creates zeros."""
+    """Codec of gradients; by default raw, or zero_value if there is a density, which creates zeros."""
     if name is not None:
         return name
     return str(RAW if density is None else ZERO_VALUE)
@@ -85,7 +85,7 @@ def groups_of(lengths: Sequence[int]) -> list[slice]:
 
 def check_job(config: Configuration, lengths: Sequence[int], *, nodes: int, optimizers: Sequence[Optimizer] = (),
               packed_state: bool = False, density: float | None = None, part: int | None = None) -> int:
-    """Length of the longest part of a job's vector on these nodes; parameters are as for :class:`Job`.
+    """Check a job, with parameters as for :class:`Job`, and return the length of its vector's longest part.
 
     Raises ``ValueError`` if the job is impossible.
     """

@@ -47,10 +47,10 @@ def _close(owned: contextlib.ExitStack, process: int) -> None:
 class Job:
     """Vectors of any length on a ring. The end of a ``with`` block, or :meth:`close`, closes the job.
 
-    The job's vector consists of one or more groups of elements, each with its own optimizer, at :attr:`groups`. Every
-    group begins at a multiple of 32 elements; elements between two groups are unused. The nodes treat a group, or a
-    part of one that is too long for their memories, as a separate vector: the order in which an element's gradients
-    are summed depends on its index in that vector.
+    The job's vector consists of one or more groups of elements, each with its own optimizer; see :attr:`groups`.
+    Every group begins at a multiple of 32 elements; elements between two groups are unused. The nodes treat a group,
+    or a part of one that is too long for their memories, as a separate vector: the order in which an element's
+    gradients are summed depends on its index in that vector.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class Job:
         self.groups = checks.groups_of(lengths)
         self.length = self.groups[-1].stop
         self._parts = parts_of(self.groups, largest)
-        # A sum may have a different number of elements than a part.
+        # A job that only sums accepts vectors of any length, not only of a part's length.
         sizes = [len(places) for _, places in self._parts] if optimizers else [largest]
         self._slots = Slots(self._ring, sizes, length=self.length, planes=planes, packed_state=packed_state,
                             errors=density is not None, updates=bool(optimizers))
@@ -110,7 +110,7 @@ class Job:
     # Closing.
 
     def own(self, owned: contextlib.ExitStack) -> None:
-        """Close a stack of contexts with the job, at the latest when it is no longer used or the process ends."""
+        """Close a stack of contexts with the job, at the latest when the job is unused or the process ends."""
         Instance(contextlib.ExitStack, "an ExitStack").take("Owned", owned)
         self._close = weakref.finalize(self, _close, owned, os.getpid())
 
@@ -155,8 +155,8 @@ class Job:
         ----------
         values : array of float32, shape (nodes, n)
         places : array of int, shape (n,), optional
-            Indices of the elements in the job's vector. Values that a lossy codec, or a density, has kept back of
-            their gradients are added to them. Without indices, nothing is added or kept back, and every nonzero
+            Indices of the elements in the job's vector. Gradient values of these elements that a lossy codec, or a
+            density, has kept back are added. Without indices, nothing is added or kept back, and every nonzero
             element is sent.
 
         Returns

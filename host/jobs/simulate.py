@@ -31,7 +31,7 @@ from sim.verilated.native import Arithmetic
 __all__ = ["LARGEST", "FormatOptions", "MomentsWarning", "RingOptions", "node_for", "simulate"]
 
 LARGEST = 1 << 17
-"""Number of elements of the longest vector that nodes get larger memories for; longer ones are split into parts."""
+"""Maximum length of a vector for which nodes get larger memories; a longer vector is split into parts."""
 
 
 class MomentsWarning(UserWarning):

@@ -1,6 +1,6 @@
 """Processor time of a job's all-reduces, with simulated and with modelled host ports.
 
-The sums must be the same with both.
+The sums must be the same in both cases.
 """
 
 import time

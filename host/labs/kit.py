@@ -60,12 +60,12 @@ def end(failed: object) -> None:
 
 
 def names(text: str, separator: str = ",") -> list[str]:
-    """Split a text into the items of a list."""
+    """Split a string into the items of a list."""
     return [name.strip() for name in text.split(separator)]
 
 
 def chosen_names(what: str, text: str | None, possible: Collection[str], separator: str = ",") -> list[str]:
-    """Items of a list in a text, by default all possible ones; ``ValueError`` for an impossible item."""
+    """Return the items of a list, by default all possible ones; raises ``ValueError`` for any other item."""
     chosen = list(possible) if text is None else names(text, separator)
     for name in chosen:
         if name not in possible:

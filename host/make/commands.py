@@ -21,7 +21,7 @@ _KINDS = {int: "integer", float: "number", Path: "path"}
 
 
 class _ParserError(Exception):
-    """Carries an argument parser from the call that would parse a command line."""
+    """Error that carries an argument parser out of the call that would parse a command line."""
 
 
 def _row(option: str, text: str | None, kind: Any, default: Any, **more: Any) -> dict[str, Any]:

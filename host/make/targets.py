@@ -39,7 +39,7 @@ class Variable:
     section: str = ""  # section of the help
 
     def words(self, name: str, value: str) -> list[str]:
-        """Arguments for the command line; a ``ValueError`` if the value is invalid."""
+        """Arguments for the command line; raises ``ValueError`` if the value is invalid."""
         off = value.lower() in OFF
         if isinstance(self.values, Mapping):
             key = "0" if off else "1" if value.lower() in _ON and "1" in self.values else value
@@ -82,7 +82,7 @@ class Target:
     #: Commands, quoted as in a shell, each preceded by environment settings.
     run: list[str] = dataclasses.field(default_factory=list)
     extras: list[str] = dataclasses.field(default_factory=list)  # extras of pyproject.toml
-    #: Extras, by the variable that needs them when it is set, or unless it is switched off.
+    #: Extras by variable: they are needed if the variable is set, or unless it is switched off.
     extras_with: dict[str, str] = dataclasses.field(default_factory=dict)
     extras_unless_off: dict[str, str] = dataclasses.field(default_factory=dict)
     variables: dict[str, Variable] = dataclasses.field(default_factory=dict)  # by name
@@ -97,7 +97,7 @@ class Target:
         return next((mode for name, mode in self.modes.items() if _on(values.get(name, ""))), self)
 
     def commands(self, values: Mapping[str, str]) -> list[list[str]]:
-        """Arguments of each command; a ``ValueError`` if a value is invalid or missing."""
+        """Arguments of each command; raises ``ValueError`` if a value is invalid or missing."""
         commands = [shlex.split(command) for command in self.run]
         for name in self.needs:
             if not values.get(name):

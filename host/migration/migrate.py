@@ -52,7 +52,7 @@ class Ledger:
         self._path = path
 
     def read(self) -> Entry:
-        """Read the current entry; a ``LedgerError`` if there is none."""
+        """Read the current entry; raises ``LedgerError`` if there is none."""
         try:
             value = json_files.read(self._path)
         except (OSError, ValueError):
@@ -100,7 +100,7 @@ class MigrationError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Downtime:
-    """Cycles from the last event to the first command, while the job was stopped."""
+    """Cycles for which the job was stopped: from its last event to its first command."""
 
     read: int  # cycles on the source
     # cycles on the target
@@ -125,8 +125,8 @@ def migrate(source: SiteParty, target: SiteParty, ledger: LedgerParty, *,
     """Move a job from the source to the target.
 
     Raises ``LedgerError`` if the source does not run and own the job; ``RejectionError`` if the target rejects the
-    checkpoint, and the source continues; and ``MigrationError, DeviceError, RingError, OSError, MemoryError`` if a
-    site, message or node is lost, or a disk or memory is full. The owner then continues, as after any other error.
+    checkpoint, so that the source continues; and ``MigrationError, DeviceError, RingError, OSError, MemoryError`` if
+    a site, message or node is lost, or a disk or memory is full. The owner then continues, as after any other error.
 
     ``on_step`` is called before each step, and ``channel`` with each message; ``channel`` raises ``MigrationError``
     if the message is lost.

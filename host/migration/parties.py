@@ -56,7 +56,7 @@ class Challenge:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Proof:
-    """Proof of the key: an HMAC of both random numbers; a tenant includes its own number."""
+    """Proof of the key: an HMAC of the random numbers of both ends; a tenant's proof includes its own number."""
 
     drawn: bytes
     mac: bytes

@@ -172,7 +172,7 @@ class Site:
     def capture(self, *, nonce: str, sequence: int) -> bytes:
         """Make a checkpoint of the frozen job, and store it.
 
-        Raises ``SiteError`` if no job is frozen, or it continues from a checkpoint with this number or a larger one.
+        Raises ``SiteError`` if no job is frozen, or it continues from a checkpoint with the same or a larger number.
         """
         if self.run is None or self.running:
             raise SiteError(f"{self.name} must have a job that is frozen, to make a checkpoint of it")
@@ -255,7 +255,7 @@ class Site:
         archive = examine(data, key=self._keys.manifest, expected=expected)
         frame = admit(archive, self.open(), owner=self._keys.owner)
         state = unpack_state(archive.regions)
-        self.run = self._loaded = None  # an earlier run, with data that is overwritten
+        self.run = self._loaded = None  # the data of an earlier run is overwritten
         if self._before is None or windows_of(self._before) != windows_of(frame):
             self._before = read(self.open(), windows_of(frame))
         with self._given_back(self._before):
@@ -277,7 +277,7 @@ class Site:
 
     @contextlib.contextmanager
     def _given_back(self, before: DeviceFrame) -> Iterator[None]:
-        """After a ``ReadBackError`` in the block, restore the previous contents of the nodes."""
+        """If the block raises ``ReadBackError``, restore the previous contents of the nodes."""
         self._used = True
         try:
             with given_back(self.open(), before):
@@ -288,7 +288,7 @@ class Site:
 
     def keep(self, data: bytes) -> None:
         """Store the loaded checkpoint, so that the job can start here even if this process ends. Raises ``SiteError``
-        if it is a different checkpoint."""
+        if ``data`` is a different checkpoint."""
         if hashlib.sha256(data).digest() != self._checked().digest:
             raise SiteError(f"{self.name} must keep the checkpoint that it has loaded, not another one")
         write_bytes(self.path, data)

@@ -44,7 +44,7 @@ class Layer(abc.ABC):
     """A function of a batch (one example per row) and of named parameters.
 
     ``forward`` returns the output and a ``cache`` for ``backward``, which returns the gradient with respect to the
-    input and writes that with respect to the parameters to ``gradients``, both summed over the batch.
+    input and writes the gradient with respect to the parameters to ``gradients``, both summed over the batch.
     """
 
     @property
@@ -184,8 +184,7 @@ class Model:
     @np.errstate(over="ignore", invalid="ignore")
     def differentiate(self, x: Array, labels: Labels) -> tuple[float, Array]:
         """Loss summed over the examples, and its gradient: a new vector with the layout of :attr:`parameters`.
-
-        Without examples, both are zero. Overflow gives infinity or NaN, without a warning.
+        Without examples, loss and gradient are zero. Overflow gives infinity or NaN, without a warning.
         """
         gradient = np.zeros_like(self.parameters)
         if not len(labels):
@@ -364,7 +363,7 @@ class Attention(Layer):
         upstream = self._split(_dense(upstream, parameters["outward"].T), 1)[0]
         to_weights = product(upstream, value.swapaxes(-1, -2))
         to_value = product(weights.swapaxes(-1, -2), upstream)
-        # A weight of zero makes this zero, so masked scores need no extra step.
+        # A weight of zero makes the gradient of its score zero, so masked scores need no extra step.
         to_scores = weights * (to_weights - row_sums(to_weights * weights))
         to_scores *= 1 / math.sqrt(self.width // self.heads)
         inward = self._join(np.stack([product(to_scores, key), product(to_scores.swapaxes(-1, -2), query), to_value]))

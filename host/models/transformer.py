@@ -50,7 +50,7 @@ Pass = Generator[Request, Array, T]
 def lockstep(passes: Sequence[Pass[T]], answer: Callable[[list[Request | None]], Sequence[Array | None]]) -> list[T]:
     """Run passes side by side, and return their results.
 
-    ``answer`` returns the masked values of each pass, given the requests of all; None for a pass that has ended.
+    ``answer`` returns the masked values of each pass, given all requests; both are None for a pass that has ended.
     """
     results: dict[int, T] = {}
     answers: Sequence[Any] = [None] * len(passes)
@@ -132,7 +132,7 @@ class Transformer:
     def differentiate(self, batch: Batch) -> tuple[float, Array]:
         """Loss summed over the predicted characters, and its gradient, laid out as :attr:`parameters`.
 
-        Without sequences, both are zero. Overflow gives infinity or NaN, without a warning.
+        Without sequences, loss and gradient are zero. Overflow gives infinity or NaN, without a warning.
         """
         return self._run(self.gradient_pass(batch))
 

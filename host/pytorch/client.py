@@ -45,7 +45,7 @@ class RingClient:
             self._backends.add(backend)
 
     def begin(self, request: Request | Save) -> "Future[Any]":
-        """Request an operation after earlier ones, and return a future; a ``RingError`` before :meth:`join`."""
+        """Request an operation after earlier ones, and return a future; raises ``RingError`` before :meth:`join`."""
         self._check_joined()
         if self._messages is None:
             self._messages = queue.SimpleQueue()
@@ -53,7 +53,7 @@ class RingClient:
         return self._post(request, self._messages)
 
     def ask(self, request: Request | Save) -> Any:
-        """Request an operation, and wait for its result; the same ``RingError`` on all ranks if it fails."""
+        """Request an operation, and wait for its result. A failure raises the same ``RingError`` on all ranks."""
         self._check_joined()
         return self._call(request)
 
@@ -63,8 +63,8 @@ class RingClient:
         self.gloo[name] = (calls + 1, before + size)
 
     def fail(self, failure: Failed) -> RingError | None:
-        """Report that this rank ends with an error; return the error of all ranks if it is a different one."""
-        with contextlib.closing(RingClient(self._address)) as connection:  # the main one may be busy
+        """Report that this rank ends with an error; return the error that all ranks receive if it differs."""
+        with contextlib.closing(RingClient(self._address)) as connection:  # the main connection may be busy
             try:
                 connection._exchange(failure)
             except RingError as error:
@@ -147,7 +147,7 @@ def wait_for_reason(address: str) -> str | None:
 
 @functools.cache
 def client() -> RingClient:
-    """The connection of this process; a ``RingError`` if the launcher did not start it, so that it has no ring."""
+    """The connection of this process; raises ``RingError`` if it was not started by the launcher."""
     address = os.environ.get(ADDRESS)
     if address is None:
         raise RingError("Script must be started by the launcher to have a ring: gradring launch -n 4 script.py",

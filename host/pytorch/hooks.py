@@ -172,7 +172,7 @@ class Reduction:
         if not self._keeps:
             return torch.from_numpy(client().ask(AllReduce(values=values, made=self._made())))
         self._make_room(parameters)
-        jobs: dict[int, tuple[list[Any], list[Any]]] = {}  # elements in these values, and in the job's vector
+        jobs: dict[int, tuple[list[Any], list[Any]]] = {}  # indices in ``values``, and in the job's vector
         starts = itertools.accumulate((parameter.numel() for parameter in parameters), initial=0)
         for parameter, start in zip(parameters, starts, strict=False):
             job, first = _kept[parameter]

@@ -72,8 +72,8 @@ class Jobs:
         return len(self._jobs)
 
     def answer(self, requests: Sequence[Request]) -> Any:
-        """Carry out an operation that each rank requests with the same title; a ``ValueError`` if ranks disagree, or
-        the job is impossible."""
+        """Carry out an operation that each rank requests with the same title. Raises ``ValueError`` if ranks
+        disagree, or the job is impossible."""
         first = requests[0]
         if isinstance(first, Buffers):
             return None

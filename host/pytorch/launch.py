@@ -22,7 +22,7 @@ from sim.verilated.processes import EndedError, status
 __all__ = ["MODULE", "Arrivals", "LaunchError", "Launched", "launch", "starters"]
 
 
-#: How a script may start ranks itself, by a word in the command lines of the new processes.
+#: Ways in which a script may start ranks itself, by a word in the command lines of the new processes.
 _WAYS = {"multiprocessing.spawn": "torch.multiprocessing.spawn", "multiprocessing.forkserver": "multiprocessing",
          "torch.distributed.run": "torchrun", "torchrun": "torchrun"}
 
@@ -34,7 +34,7 @@ _IMPORTS = 60.0
 
 
 class Arrivals:
-    """Ranks expected in ``init_process_group()``, which are reported and then ended by the limits of ``patience``."""
+    """Ranks expected in ``init_process_group()``, reported, and later ended, after the limits in ``patience``."""
 
     def __init__(self, server: RingServer, ranks: Sequence["subprocess.Popen[bytes]"], patience: Patience,
                  say: Callable[[str], None]) -> None:
@@ -42,7 +42,7 @@ class Arrivals:
         self._said = False
 
     def look(self) -> None:
-        """Report that ranks are missing, or end them, when their time is over."""
+        """Report missing ranks when they are slow, and end all ranks when the time limit has expired."""
         missing = [number for number, rank in enumerate(self._ranks)
                    if number not in self._server.backends and rank.poll() is None]
         waited = time.monotonic() - self._server.since
@@ -66,7 +66,7 @@ class Arrivals:
                       f"{': ' if cause else ''}{cause}")
 
     def _cause(self) -> tuple[list[int], str]:
-        """Processes that ranks have started, and the remedy, if these are why ranks are missing."""
+        """Processes that ranks have started, and text that gives them as the reason, with the remedy."""
         begun = starters([rank.pid for rank in self._ranks])
         if not begun:
             return [], ""
@@ -125,7 +125,7 @@ def _ranks(script: Sequence[str], options: Options, address: Path,
     ranks: list[subprocess.Popen[bytes]] = []
     try:
         with socket.create_server(("127.0.0.1", 0)) as store:
-            # Rank 0 has PyTorch's store at this socket, since a port that is free now may be taken later. PyTorch
+            # Rank 0 serves PyTorch's store at this socket, since a port that is free now may be taken later. PyTorch
             # treats it as a store of the launcher.
             environment = {**os.environ, "WORLD_SIZE": str(options.nodes), "LOCAL_WORLD_SIZE": str(options.nodes),
                            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.getsockname()[1]),
@@ -212,7 +212,7 @@ def _serve(server: RingServer, ranks: list["subprocess.Popen[bytes]"], arrivals:
         if server.error is None:
             if time.monotonic() - looked > _LOOK:
                 looked = time.monotonic()
-                # State T: stopped by a signal, not by a debugger; only on systems with files of processes.
+                # State T: stopped by a signal, not by a debugger; only on systems with /proc.
                 server.stopped([number for number, rank in enumerate(ranks) if status(rank.pid)[:1] == ["T"]])
             if (failure := _failure(ranks)) is not None:
                 server.fail(failure)

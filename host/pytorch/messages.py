@@ -42,17 +42,17 @@ class Hello:
     # number of the rank, and number of ranks in its group
     rank: _Count
     ranks: _Count
-    # time-out, in seconds, of the group's other collectives, over gloo
+    # time-out, in seconds, of the group's collectives over gloo
     timeout: Annotated[float, Within(0, float("inf"))]
     backend: str = RING  # the ring's name, or the names of backends that the script requests instead
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Made:
-    """Numbers of steps and passes of a rank up to a request, which differ if a rank has skipped one."""
+    """Numbers of steps and passes of a rank up to a request, which differ if one rank skips a step or pass."""
 
     steps: _Count = 0  # calls of the optimizer's ``step()``
-    # passes, of the modules concerned, that sum gradients
+    # passes of the modules concerned that sum gradients
     forward: _Count = 0
     backward: _Count = 0
 
@@ -96,7 +96,7 @@ class AllReduce(Request):
     job: _Count | None = None  # job that stores the values that a codec or a density does not send
     # indices of the values in that job's vector
     places: Annotated[npt.NDArray[np.int64], Dimensions(1)] | None = None
-    group: _Count = 0  # number of the process group, among groups of all ranks, in order of creation
+    group: _Count = 0  # number of the process group, in order of creation, among the groups that contain all ranks
 
     @property
     def title(self) -> str:
@@ -122,7 +122,7 @@ class Step(Request):
     job: _Count
     gradients: Annotated[Vector, Dimensions(1)]
     present: tuple[tuple[bool, ...], ...]  # whether the rank has a gradient of each parameter of each group
-    names: tuple[tuple[str, ...], ...]  # names of these parameters, for errors
+    names: tuple[tuple[str, ...], ...]  # names of the parameters of each group, for error messages
     optimizers: tuple[Optimizer, ...]  # optimizer of each group in this step
     # initial weights, if they differ from the result of the previous step
     weights: Annotated[Vector, Dimensions(1)] | None = None

@@ -26,11 +26,11 @@ _local: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 
 
 def own(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor]) -> None:
-    """Record that an optimizer on the nodes updates these parameters, until it is deleted."""
+    """Record that an optimizer on the nodes updates these parameters, until the optimizer is deleted."""
     for parameter in parameters:
         if parameter not in _owners:
             _owners[parameter] = weakref.WeakSet()
-            # Any later backward pass makes the gradient one that is not local, unless DDP's hook records it again.
+            # After any later backward pass the gradient is no longer local, unless DDP's hook records it again.
             parameter.register_post_accumulate_grad_hook(note_mean)
         _owners[parameter].add(optimizer)
 
@@ -66,7 +66,7 @@ def _check_step(optimizer: torch.optim.Optimizer, arguments: Any, options: Any) 
 
 
 def _refusing(name: str, clip: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function that clips gradients so that it rejects gradients that nodes are to average."""
+    """Wrap a function that clips gradients so that it rejects gradients that nodes will average."""
     @functools.wraps(clip)
     def refuse(parameters: Any, *arguments: Any, **options: Any) -> Any:
         clipped = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)

@@ -31,8 +31,8 @@ __all__ = ["COUNTED", "GlooGroup", "RingGroup", "RingWork", "install"]
 class RingWork(dist.Work):
     """Reduction that completes, or fails, when the ring has answered.
 
-    ``answers`` of the ring are in order of arrival. Then ``finish`` is called once; it writes the sums to the
-    ``tensors``, or raises the ring's error.
+    ``answers`` are the ring's answers, in order of arrival. After the last one, ``finish`` is called once; it writes
+    the sums to the ``tensors``, or raises the ring's error.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], answers: Sequence["Answer[Any]"],
@@ -63,7 +63,7 @@ class RingWork(dist.Work):
             arrived.set_result(None)
 
     def wait(self, timeout: Any = None) -> bool:
-        """Wait until the tensors contain the sums; a ``RingError`` if the ring has failed."""
+        """Wait until the tensors contain the sums; raises ``RingError`` if the ring has failed."""
         self._ended.result()
         return True
 

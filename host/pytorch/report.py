@@ -32,7 +32,7 @@ SCHEMA = schema.Schema("gradring.pytorch", 2, columns_of(
 
 _NAMES = {"all_reduce": "sums", "step": "optimizer steps", "others": "other operations"}
 
-#: Number of kinds and sizes of operations with separate figures.
+#: Maximum number of groups of operations, by kind and size, with separate figures.
 GROUPS = 4
 
 

@@ -40,7 +40,7 @@ def _listen() -> None:
 
 
 def _end_with_launcher() -> None:
-    """Have the system kill this process, if possible, when the launcher dies: a stopped rank can't listen."""
+    """Make the system kill this process, if possible, when the launcher dies: a stopped rank cannot listen."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 

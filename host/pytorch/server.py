@@ -2,7 +2,7 @@
 
 Requests arrive over a Unix socket, with one connection per rank. An operation is carried out when every rank has
 requested it. If a rank ends, or its request differs from the other requests, all ranks receive the same error. A
-connection that does not begin as a rank's does is closed without affecting other connections.
+connection that does not begin like a rank's is closed without affecting other connections.
 """
 
 import dataclasses
@@ -32,9 +32,9 @@ _CAUSE = 0.5
 _NAMED = (RingError, DeviceError, JobError, OSError)
 #: Maximum length of a rank's own text in a reason.
 _MAX_TEXT = 500
-#: Number of unknown connections allowed, per rank and for four more ranks.
+#: Maximum number of unknown connections, as a multiple of the number of ranks plus four.
 _UNKNOWN = 4
-#: Seconds by which a message's time limit exceeds that of ranks waiting for it; their error is more detailed.
+#: Seconds by which a message's time limit exceeds that of ranks waiting for the message: their error says more.
 _LATER = 1.0
 
 
@@ -85,14 +85,14 @@ class RingServer:
         self._stopped: dict[int, tuple[float, bool]] = {}
         self._since = 0.0
         self._named = False
-        self.error: str | None = None  # reason why no more requests are served; None if they are
+        self.error: str | None = None  # reason why no more requests are served; None while requests are served
         self.slow = [0] * ranks  # how often each rank was reported as slow
         # Calls and bytes of each collective over gloo, for the ranks that have left.
         self.gloo: dict[str, tuple[int, int]] = {}
-        # Backends of the groups of all ranks that each rank has joined: the ring's, and other ones requested by name.
+        # Backends of the groups of all ranks that each rank has joined: the ring's, and backends requested by name.
         self.backends: dict[int, list[str]] = {}
         self.begun = 0  # number of ranks that have started the script
-        self.since = time.monotonic()  # time when the last of these, or the server, started
+        self.since = time.monotonic()  # time when the last rank, or the server, started
 
     def close(self) -> None:
         """Close all connections."""
@@ -120,7 +120,7 @@ class RingServer:
             self._answer(rank, Answer(well=False, value=self.error))
 
     def ended(self, rank: int, reason: str) -> None:
-        """Record that a rank has ended, with the reason. The other ranks cannot continue, unless it had left."""
+        """Record that a rank has ended, with the reason. Unless the rank had left, no other rank can continue."""
         if rank not in self._left and any(RING in self.backends[other] for other in self._connections):
             self.fail(f"Rank {rank} has ended, {reason}; the others cannot go on without it")
 
@@ -185,7 +185,7 @@ class RingServer:
             self._lost[rank] = time.monotonic()
 
     def _receive(self, peer: Peer, message: Any) -> None:
-        """Process a message; the owner of a connection is the number of its rank, after it is known."""
+        """Process a message; the owner of a connection is the number of its rank, once the rank is known."""
         rank = peer.owner
         if isinstance(message, Hello) and (rank is None or (
                 rank == message.rank and message.backend not in self.backends[rank])):
@@ -246,7 +246,7 @@ class RingServer:
             self._connections[rank].send(answer)
 
     def _try(self, ranks: list[int], action: Callable[[], Any]) -> None:
-        """Send the result of an action, or its error, to ranks, unless it is interrupted."""
+        """Send the result of an action, or its error, to ranks, unless the action is interrupted."""
         self._serving = ranks
         fatal = True
         try:

@@ -81,7 +81,7 @@ class Events(contextlib.AbstractContextManager["Events"]):
             self._writer.close()
 
     def begin(self, number: int, trainings: Sequence[Training]) -> None:
-        """End the previous run, and begin run ``number``, from 0, after earlier trainings from a checkpoint."""
+        """End the previous run, and begin run ``number``, from 0, after writing earlier runs from a checkpoint."""
         for earlier in range(number):
             if earlier not in self._begun:
                 self._open(earlier)

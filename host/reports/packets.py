@@ -72,7 +72,7 @@ class Wave:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes of the ring in the waveform; a ``ValueError`` if it shows no ring."""
+        """Number of nodes of the ring in the waveform; raises ``ValueError`` if it shows no ring."""
         count = next(count for count in itertools.count() if f"node{count}.ring_o__valid" not in self._signals)
         if not count:
             raise ValueError("Waveform must be one of a ring, and has no signal node0.ring_o__valid")

@@ -28,7 +28,7 @@ class Note:
     """A footnote of a report."""
 
     text: str
-    #: Beginnings of the names of the rows that it applies to; empty if it applies to all.
+    #: Prefixes of the names of the rows that the note applies to; empty if it applies to all rows.
     rows: tuple[str, ...] = ()
 
 

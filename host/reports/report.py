@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA", "TARGET", "Simulation", "build_report", "draw_report", "write_page"]
 
-#: Test accuracy that defines the number of epochs to target.
+#: Target for the test accuracy; the report contains the number of epochs to reach it.
 TARGET = 0.97
 
 

@@ -82,7 +82,7 @@ def _less(whole: Cycles, *parts: Cycles) -> Cycles:
 
 
 def _masks(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Masks by separate commands, which computing nodes do not need."""
+    """Figures of masks applied by separate commands, which computing nodes do not need."""
     steps = report["per_step"]
     return [
         ("elements through masks", f"{report['elements_through']:,}"),
@@ -158,7 +158,7 @@ def _steps(run: _Run) -> list[Step]:
 
 
 def _mean(name: str) -> Column:
-    """Column with the mean of a figure over these steps."""
+    """Column with the mean of a figure over the steps from :func:`_steps`."""
     def value(run: _Run) -> float | None:
         cycles = total(getattr(step, name) for step in _steps(run))
         return None if cycles is None else cycles / len(_steps(run))

@@ -115,7 +115,7 @@ def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _draw_race(axes: Any, report: dict[str, Any], epochs: Any) -> None:
-    """Draw the other optimizer's curve, and mark where each of the two reaches the target."""
+    """Draw the other optimizer's curve, and mark where each of the two runs reaches the target accuracy."""
     other, target = report["comparison"], report["target_accuracy"] * 100
     curves = [(report, _SENT, "o"), (other, _OTHER, "s")]
     axes.axhline(target, color=FAINT, linewidth=1, linestyle=_DASHED)

@@ -46,7 +46,7 @@ def space(task: Workload, config: TrainingConfig, nodes: int) -> int:
 def open_files(spec: RunSpec, checkpointer: Checkpointer, say: Callable[[str], None], *, space: int = 0,
                check: Callable[[dict[str, Any]], None] = lambda content: None) -> dict[str, Any] | None:
     """Check that results of ``space`` bytes can be written, and return the content of the checkpoint to resume from,
-    if there is one. ``check`` is called with it first, and may raise ``CheckpointError``."""
+    if there is one. ``check`` is called with the content first, and may raise ``CheckpointError``."""
     folder = spec.known("output.folder")
     checkpointer.check_key()
     prepare(folder, files=[name for name in FILES if "/" not in name], space=space)
@@ -62,7 +62,7 @@ def open_files(spec: RunSpec, checkpointer: Checkpointer, say: Callable[[str], N
 
 
 def until_signal(action: Callable[[Signals], None]) -> int:
-    """Carry out steps until they end, or a signal stops them between two steps; return its number, or 0."""
+    """Carry out steps until they end, or a signal stops them between two steps; return the signal's number, or 0."""
     with handle_signals(grace=GRACE) as signals:
         try:
             action(signals)

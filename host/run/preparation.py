@@ -112,7 +112,7 @@ def _node(spec: RunSpec, board: BoardConfig, *, is_grid: bool) -> Configuration:
 
 
 def _with_formats(node: Configuration, *, weights: str, gradients: str) -> Configuration:
-    """Set the codecs of new weights and of gradients; a ``ValueError`` if nodes do not support them."""
+    """Set the codecs of new weights and of gradients; raises ``ValueError`` if nodes do not support them."""
     if node.has_ring:
         return node.replace(weights=Weights(codec=weights), gradients=gradients)
     if (weights, gradients) != (RAW, ZERO_VALUE):
@@ -122,7 +122,7 @@ def _with_formats(node: Configuration, *, weights: str, gradients: str) -> Confi
 
 
 def with_links(links: str, node: Configuration, *, messages: bool = False) -> Configuration:
-    """Set the links of a node: with credits, or in slots, where messages are possible."""
+    """Set the links of a node: with credits, or in slots, which can also carry ``messages``."""
     if links != SLOTS:
         return node
     slots = section("Slots")(ingress=15, messages=messages)

@@ -34,13 +34,13 @@ def _mpi_processes() -> "Processes":
 
 
 def check_alone(what: str) -> None:
-    """Raise ``ValueError`` if ``mpirun`` has started several processes for ``what``, which needs one."""
+    """Raise ``ValueError`` if ``mpirun`` has started several processes for ``what``, which needs a single one."""
     if mpi_size() > 1:
         raise ValueError(f"{what} must be in one process, not in the {mpi_size()} that mpirun has started")
 
 
 def other_processes(count: int | None, *, nodes: int) -> "Processes | None":
-    """The requested processes; None if only this one simulates. Raises ``ValueError`` if a process would have no
+    """The requested processes; None if only this process simulates. Raises ``ValueError`` if a process would have no
     node, or ``mpirun`` has started a different number."""
     started = mpi_size()
     if count is not None and started > 1 and count != started:

@@ -33,7 +33,7 @@ def described(report: Mapping[str, Any], spec: RunSpec, *weights: npt.NDArray[An
 
 
 def check_report(path: Path) -> dict[str, Any]:
-    """Read the report of a single run; a ``SpecError`` if the file contains a different report, or none."""
+    """Read the report of a single run; raises ``SpecError`` if the file contains no report of that kind."""
     try:
         schemas = [schedule.schema() for schedule in SCHEDULES.values()]
         report = read_report(path, steps.SCHEMA, *(schema for schema in schemas if schema is not None))
@@ -50,8 +50,8 @@ def _steps(report: Mapping[str, Any]) -> Any:
 
 
 def comparison(earlier: Mapping[str, Any], result: Any) -> list[str]:
-    """Describe in lines whether bits, cycles and words of a run match an earlier report. Of jobs side by side, the
-    job with the same seed is compared."""
+    """Describe in lines whether bits, cycles and words of a run match an earlier report. Among jobs that ran side by
+    side, the job with the same seed is compared."""
     reports: Sequence[Mapping[str, Any]] = result if isinstance(result, list) else [result]
     report = next((other for other in reports if _seed(other) == _seed(earlier)), reports[0])
     before, after = _steps(earlier), _steps(report)

@@ -39,7 +39,7 @@ class Schedule(Section):
     has_latency: ClassVar[bool] = True
     #: Formats that can be set: weights, gradients, or both.
     formats: ClassVar[tuple[str, ...]] = ()
-    #: Defaults of the workload, if they differ from a run in steps.
+    #: Defaults of the workload, if they differ from the defaults of a run in steps.
     workload: ClassVar[Mapping[str, Any] | None] = None
     #: Default learning rate, for a schedule that supports momentum only.
     learning_rate: ClassVar[float | None] = None

@@ -1,4 +1,4 @@
-"""A slow link, and the choice of the partition that costs least on it."""
+"""A slow link, and the choice of the fastest partition for a ring with this link."""
 
 import contextlib
 from collections.abc import Callable

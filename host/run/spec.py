@@ -71,20 +71,20 @@ class RunSpec:
         return getattr(getattr(self, section), name, None)
 
     def known(self, path: str) -> Any:
-        """Value of a field that must be set, as it is with all defaults."""
+        """Value of a field that must be set, as in a run with all defaults."""
         value = self.value(path)
         assert value is not None, path
         return value
 
     @property
     def known_schedule(self) -> Schedule:
-        """Schedule of a run that must have one, as it does with all defaults."""
+        """Schedule of a run that must have a schedule, such as a run with all defaults."""
         assert self.schedule is not None
         return self.schedule
 
     def replace(self, values: Mapping[str, Any]) -> Self:
-        """Replace values of fields, by paths such as ``optimizer.momentum``. A field of a different schedule changes
-        the schedule, unless two kinds are requested."""
+        """Replace values of fields, by paths such as ``optimizer.momentum``. Setting a field of a different schedule
+        changes the schedule, unless the values request two kinds."""
         groups: dict[str, dict[str, Any]] = {}
         for path, value in values.items():
             section, _, name = path.partition(".")
@@ -94,7 +94,7 @@ class RunSpec:
             dataclasses.replace(getattr(self, section), **group) for section, group in groups.items()})
 
     def _schedule(self, values: dict[str, Any]) -> Any:
-        """Schedule with changed values, of the kind that they belong to."""
+        """Schedule with changed values, of the kind that has fields for these values."""
         chosen = values.pop("kind", None)
         if chosen is not None and chosen not in SCHEDULES:
             raise SpecError(choice_error("Schedule", SCHEDULES, str(chosen)))
@@ -135,7 +135,7 @@ def to_dict(spec: RunSpec) -> dict[str, dict[str, Any]]:
 
 
 def repeatable(spec: RunSpec) -> dict[str, dict[str, Any]]:
-    """Convert a run for a report: the same as :func:`to_dict`, without output folder and resumption."""
+    """Convert a run for a report: like :func:`to_dict`, but without the output folder and option resume."""
     return to_dict(spec.replace({"output.folder": None, "output.resume": False}))
 
 
@@ -147,7 +147,7 @@ def _plain(value: Any) -> Any:
 
 
 def from_dict(values: Mapping[str, Any]) -> RunSpec:
-    """Create a run from nested dictionaries; a ``SpecError`` if a section, field or value does not exist."""
+    """Create a run from nested dictionaries; raises ``SpecError`` for an unknown section, field or value."""
     flat = {}
     for section, fields in values.items():
         _check_section(section)

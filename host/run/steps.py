@@ -182,7 +182,7 @@ class _StepRun:
 
 
 def train(spec: RunSpec) -> dict[str, Any]:
-    """Carry out a run, and return its report; a ``typer.Exit`` if a signal has been received."""
+    """Carry out a run, and return its report; raises ``typer.Exit`` if a signal has been received."""
     if spec.output.tensorboard is not None:
         event_files.needed()
     spec.known_schedule.needed(spec)

@@ -1,7 +1,7 @@
 """Socket endpoints that exchange messages: a client, which waits, and a server, which never blocks.
 
 A server has one thread. It buffers bytes from a peer until a message is complete, and bytes for a peer until they are
-read. A peer that does not complete a message, or does not read its answer, is disconnected by a time limit, and
+read. A peer that does not complete a message, or does not read its answer, is disconnected after a time limit, and
 delays no other peer. Before the server's user has admitted a peer, its messages must be short, the first must arrive
 within seconds, and the number of such peers is limited.
 """
@@ -35,7 +35,7 @@ MAX_PATH = 103
 class Limits:
     """Limits for the peers of a server."""
 
-    unknown: int = 64  # peers that are not admitted; one more disconnects the first of them
+    unknown: int = 64  # maximum peers that are not admitted; an additional one disconnects the first of them
     first_seconds: float = 5.0  # seconds until a peer must have sent its first message
     first_bytes: int = 1 << 16  # maximum length of a message from a peer that is not admitted
     seconds: float = 30.0  # seconds that an admitted peer has to complete a message, and to read one
@@ -43,7 +43,7 @@ class Limits:
 
 
 def _take_frame(inbox: bytearray, longest: int) -> bytes | None:
-    """Remove the next frame from ``inbox``; None if it is incomplete, ``MessageError`` if it is invalid."""
+    """Remove the next frame from ``inbox``; None if incomplete. Raises ``MessageError`` if it is invalid."""
     length = length_of(inbox)
     if length is None:
         return None
@@ -74,8 +74,8 @@ class Client:
     def send(self, message: Any, *, seconds: float | None = None) -> None:
         """Send a message.
 
-        Raises ``MessageError`` if the message does not fit its class, and nothing was sent, and ``OSError`` if the
-        server has ended, or has not read the message in time.
+        Raises ``MessageError``, and sends nothing, if a value does not match its field, and ``OSError`` if the server
+        has ended, or has not read the message in time.
         """
         frame = self._registry.encode(message)
         self._socket.settimeout(seconds)
@@ -124,12 +124,12 @@ class Peer:
         self._began: float | None = None
         self._answered: float | None = None
         self.admitted = False  # whether the server's user knows the peer, which lifts the limits of unknown peers
-        self.holds = False  # whether bytes after a message must wait until the server's user has seen it
+        self.holds = False  # whether bytes after a message must wait until the server's user has seen the message
         self.ended: Ended | None = None  # how the connection has ended; None while it is open
         self.owner: Any = None  # data attached by the server's user
 
     def send(self, message: Any) -> None:
-        """Send a message as fast as the peer reads; a ``MessageError`` if it does not fit its class."""
+        """Send a message as fast as the peer reads; raises ``MessageError`` if a value does not match its field."""
         self.post(self._server.registry.encode(message))
 
     def post(self, frame: bytes) -> None:
@@ -179,7 +179,7 @@ class Peer:
         return messages
 
     def take(self) -> list[Any]:
-        """Complete messages in the buffer; only one before the peer is admitted, which changes its limits."""
+        """Complete messages in the buffer; only one before the peer's admission, which changes its limits."""
         messages: list[Any] = []
         limits = self._server.limits
         before = len(self._inbox)
@@ -235,7 +235,7 @@ class Server:
         self._selector.register(self._socket, selectors.EVENT_READ)
 
     def clock(self) -> float:
-        """Seconds that the server has spent in :meth:`poll`; time limits count only these."""
+        """Seconds that the server has spent in :meth:`poll`; time limits count only these seconds."""
         return self._attended + (time.monotonic() - self._polling if self._polling else 0.0)
 
     def poll(self, timeout: float) -> list[tuple[Peer, Any]]:

@@ -1,7 +1,7 @@
 """A folder for sockets in the system's temporary folder, or in a folder with a shorter path.
 
-Its process holds a lock in it. On each start, folders of the same user are removed if nobody holds their lock, since
-their processes were killed; links are not followed, and only sockets and locks are removed.
+The process that uses it holds a lock in it. On each start, folders of the same user are removed if nobody holds their
+lock, since their processes were killed; links are not followed, and only sockets and locks are removed.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ def _remove_abandoned(parent: str, names: Sequence[str]) -> None:
 
 
 def _remove(path: str, names: Sequence[str]) -> None:
-    """Remove a folder unless its lock is held; an ``OSError`` if it is held, or anything is unexpected."""
+    """Remove a folder; raises ``OSError`` if its lock is held, or anything unexpected is found."""
     with contextlib.ExitStack() as opened:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         opened.callback(os.close, folder)

@@ -55,7 +55,7 @@ _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, 
 
 
 class MessageError(ValueError):
-    """Bytes are not a valid message, or values do not fit the fields of one."""
+    """Bytes are not a valid message, or values do not match the fields of a message."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Registry:
                                     f"messages have, not {hint}")
 
     def encode(self, message: Any) -> bytes:
-        """Encode a message; a ``MessageError`` if its class, or a value, is not of a supported kind."""
+        """Encode a message; raises ``MessageError`` if its class, or a value, is not of a supported kind."""
         contents: list[bytes] = []
         if type(message) not in self._fields:
             raise MessageError(f"Message must be of a class of the registry, not {type(message).__name__}")
@@ -124,7 +124,7 @@ class Registry:
         return b"".join([lengths, _CRC.pack(zlib.crc32(body, zlib.crc32(lengths))), body])
 
     def decode(self, frame: bytes | bytearray | memoryview) -> Any:
-        """Decode a complete frame; a ``MessageError`` if it contains no message of the registry."""
+        """Decode a complete frame; raises ``MessageError`` if it contains no message of the registry."""
         view = memoryview(frame)
         length = length_of(view)
         if length != len(view):

@@ -130,7 +130,7 @@ class Shares:
         order = np.random.default_rng((seed, _DEALT)).permutation(len(labels))
         sorted_, dealt = np.split(order, [round(skew * len(labels))])
         sorted_ = sorted_[np.argsort(labels[sorted_], kind="stable")]
-        # A worker with one more example of the first part has one fewer of the second part.
+        # Workers with one more example of the first part get one fewer of the second part.
         self._examples = [np.concatenate([own, rest]) for own, rest in zip(
             np.array_split(sorted_, workers), reversed(np.array_split(dealt, workers)), strict=True)]
         #: Number of examples of each worker.

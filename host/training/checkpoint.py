@@ -44,15 +44,15 @@ def versions() -> dict[str, str]:
 
 
 def save(path: Path, identity: dict[str, Any], content: Any, *, device: DeviceFrame | None = None) -> None:
-    """Replace a file by a checkpoint made by :func:`packed`; an ``OutputError`` if it cannot be written."""
+    """Replace a file by a :func:`packed` checkpoint; raises ``OutputError`` if it cannot be written."""
     write_bytes(path, packed(identity, content, device=device))
 
 
 def packed(identity: dict[str, Any], content: Any, *, device: DeviceFrame | None = None) -> bytes:
-    """Encode a checkpoint as bytes; an ``OutputError`` if the key cannot be written.
+    """Encode a checkpoint as bytes; raises ``OutputError`` if the key cannot be written.
 
     ``identity`` is a dictionary of dictionaries, as in JSON, and must be the same when the file is read. ``content``
-    consists of None, numbers, texts and arrays, in lists and dictionaries with text keys; ``device`` is of nodes.
+    consists of None, numbers, texts and arrays, in lists and dictionaries with text keys; ``device``: a device frame.
     """
     state = content.get("state") if isinstance(content, dict) else None
     batches = state.get("batches") if isinstance(state, dict) else None
@@ -94,7 +94,7 @@ ADVICE = "leave out --resume to begin anew"
 
 
 def _differences(here: Any, there: Any, name: str = "") -> list[str]:
-    """Names and values of the entries that differ in the file."""
+    """Names of the entries that differ between a run and a file, with both values."""
     if isinstance(here, dict) and isinstance(there, dict):
         return [text for key in sorted({*here, *there})
                 for text in _differences(here.get(key), there.get(key), key if name in _LEVELS else f"{name}.{key}")]

@@ -103,7 +103,7 @@ def compare_memories(ring: VectorRing, reference: Reference, config: TrainingCon
 
 def compare_end(ring: VectorRing, reference: Reference, config: TrainingConfig, training: Training, *,
                 weights: npt.NDArray[np.uint32], replaced: int, words: int) -> None:
-    """Compare memories and counters of the nodes at the end of a run; ``weights`` start at the base."""
+    """Compare memories and counters of the nodes at the end of a run; ``weights`` are as in memory."""
     number = len(training.steps)
     compare_memories(ring, reference, config, number)
     # Lists of masks are stored after the weights; writing them must not have changed any weight since the last step.
@@ -161,7 +161,7 @@ class Masks:
         self.number = 0
         #: Sum over all commands so far of the cycles on the slowest node.
         self.cycles: Cycles = 0
-        #: Numbers so far of elements replaced by the alternative, of all elements, and of words of external masks.
+        #: Counts so far of elements replaced by the alternative, of all elements, and of words of external masks.
         self.replaced = self.elements = self.words = 0
 
     def __call__(self, jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:

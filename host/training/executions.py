@@ -34,7 +34,7 @@ class Differentiator(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self) -> None:
-        """Write the lists; a ``PlanError`` if they do not belong to the nodes' memory plan."""
+        """Write the lists; raises ``PlanError`` if they do not belong to the nodes' memory plan."""
 
     @abc.abstractmethod
     def give(self, shares: Sequence[Any], *, odd: int = 0) -> None:
@@ -50,7 +50,7 @@ class Differentiator(abc.ABC):
         """Losses of the shares in the last :meth:`run`."""
 
     def scores(self, x: Array, *, odd: int = 0) -> Array:
-        """Compute scores of examples, with the lists of even passes or of odd ones."""
+        """Compute scores of examples, with the lists of even or of odd passes."""
         raise NotImplementedError
 
 
@@ -105,7 +105,7 @@ class Execution:
 
 
 def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Execution:
-    """Execution of a run's steps: by programs if nodes support them or compute, otherwise by a schedule."""
+    """Execution of a run's steps: by feature programs if nodes have programs or compute, or with a schedule."""
     if config.overlap is None and config.compute != NODE and ring.config.programs is None:
         return Execution(ring, int(workload.parameters.size))
     return feature("programs").execution(ring, workload, config)

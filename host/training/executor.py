@@ -25,7 +25,7 @@ class Executor(abc.ABC, Generic[S]):
 
     @property
     def left(self) -> int:
-        """Number of remaining steps, as far as known, in a run with no total for the trainer."""
+        """Number of remaining steps, as far as known, in a run for which the trainer has no total."""
         raise NotImplementedError
 
     @abc.abstractmethod
@@ -55,5 +55,5 @@ class Executor(abc.ABC, Generic[S]):
         raise NotImplementedError
 
     def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
-        """Continue from a state, instead of :meth:`begin`; ``restored`` nodes already contain their part."""
+        """Continue from a state, instead of :meth:`begin`; with ``restored``, nodes already contain their part."""
         raise NotImplementedError

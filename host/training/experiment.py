@@ -64,7 +64,7 @@ class Checkpointer:
             user_key()
 
     def save(self, content: dict[str, Any], kept: int, **device: DeviceFrame) -> None:
-        """Unless checkpoints are disabled, write the file after ``kept`` steps, perhaps with a ``device`` frame."""
+        """Unless checkpoints are disabled, write the file after ``kept`` steps, with an optional ``device`` frame."""
         if self.steps != 0:
             checkpoint.save(self.path, self._whole(), content, **device)
             self.kept = kept
@@ -84,7 +84,7 @@ class Checkpointer:
 class Experiment:
     """Successive training runs on the same ring, each with its own configuration.
 
-    They continue from ``content``, if it is given, a result of :meth:`Checkpointer.load`. On a grid, a plan of
+    If ``content``, a result of :meth:`Checkpointer.load`, is given, they continue from it. On a grid, a plan of
     reconfigurations (:class:`host.features.grid.reconfiguration.ReconfigurationPlan`) defines the rings of each run.
     """
 
@@ -106,8 +106,8 @@ class Experiment:
     def run(self, signals: Signals, *, on_run: Callable[[int], None] = lambda number: None,
             on_step: Callable[[Training], None] = lambda training: None,
             on_repeat: Callable[[str], None] = lambda line: None) -> None:
-        """Carry out all runs; an ``Interrupted`` if a signal has been received. ``on_run`` is called before each run
-        with its number, from 0; see :func:`host.training.trainer.make_trainer` for ``on_step`` and ``on_repeat``."""
+        """Carry out all runs. Raises ``Interrupted`` after a signal. ``on_run`` is called with the number of each
+        run, from 0, before it; :func:`~host.training.trainer.make_trainer` explains ``on_step`` and ``on_repeat``."""
         content, self._content = self._content, None
         first, state = 0, None
         if content is not None:

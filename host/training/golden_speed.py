@@ -20,7 +20,7 @@ NODES, STEPS = 4, 24
 
 
 def measure() -> tuple[float, float]:
-    """Measure processor seconds of the steps on golden nodes, and on Verilated nodes with each step compared; an
+    """Measure processor seconds of the steps on golden nodes, and on Verilated nodes with each step compared; raises
     ``AssertionError`` unless the two results are bit-identical."""
     seconds, weights = [], []
     for transport in (TransportName.GOLDEN, TransportName.VERILATED):

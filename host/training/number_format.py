@@ -14,7 +14,7 @@ __all__ = ["Elements", "elements_of"]
 
 
 class Elements:
-    """Conversion when both are binary32."""
+    """Conversion when numbers in the model and elements on the nodes are binary32."""
 
     #: Whether the weights on the nodes equal the parameters exactly.
     exact = True
@@ -28,7 +28,7 @@ class Elements:
         return weights
 
     def gradients(self, gradients: Sequence[Array]) -> list[Vector]:
-        """Convert gradients, one array per node, to elements; a ``ValueError`` for unrepresentable numbers."""
+        """Convert gradients, one array per node, to elements; raises ``ValueError`` if one cannot be represented."""
         return list(gradients)
 
     def settings(self, optimizer: Optimizer, step: int, *, count: int, learning_rate: float,

@@ -171,7 +171,7 @@ class AdamW(Adam):
     """Adam with decoupled weight decay: ``torch.optim.AdamW`` (Loshchilov and Hutter, "Decoupled weight decay
     regularization", 2019, algorithm 2, with the decay multiplied by the learning rate, as in torch).
 
-    As :class:`Adam`, but g stays unchanged, and the step starts from (1 - lr·weight_decay)·w instead of w:
+    Like :class:`Adam`, but g stays unchanged, and the step starts from (1 - lr·weight_decay)·w instead of w:
     WEIGHT_FACTOR = 1 - lr·weight_decay, with the learning rate of this step before bias correction.
     """
 
@@ -186,9 +186,9 @@ def falls(decay: float) -> bool:
     """Whether every bfloat16 number decreases when multiplied by a binary32 factor and rounded to bfloat16.
 
     A number with significand s, from 1 to 2, has neighbours at a distance of 2^-7, and decreases if s·(1 - decay) is
-    more than half of that, 2^-8; a tie decreases it if it is odd. The smallest significand that can stay is 1 + 2^-7,
+    more than half of that, 2^-8; a tie decreases it if s is odd. The smallest significand that can stay is 1 + 2^-7,
     since the neighbour below 1 is at half the distance. So every number decreases if 1 - decay is at least 1/258,
-    which is 2^-8 / (1 + 2^-7), and none does if it is below 2^-9. The function tries all 128 significands.
+    which is 2^-8 / (1 + 2^-7), and none if 1 - decay is below 2^-9. The function tries all 128 significands.
     """
     numbers = np.arange(128, 256, dtype=np.float32)
     products = (numbers * np.float32(decay)).view(np.uint32)
@@ -223,7 +223,7 @@ LEARNING_RATES = {OptimizerName.SGD: 1.2, OptimizerName.MOMENTUM: 0.5, Optimizer
 def create(name: OptimizerName, *, learning_rate: float | None = None, momentum: float = 0.9,
            dampening: float = 0.0, weight_decay: float | None = None, clip: float | None = None) -> Optimizer:
     """Create the optimizer of that name. Defaults are the learning rate in :data:`LEARNING_RATES`, and weight decay
-    and clip of the class. Momentum affects only momentum and nesterov, dampening only momentum."""
+    and clip of the class. ``momentum`` affects only optimizers momentum and nesterov, ``dampening`` only momentum."""
     options: dict[str, Any] = {
         "learning_rate": LEARNING_RATES[name] if learning_rate is None else learning_rate, "clip": clip}
     if weight_decay is not None:

@@ -165,12 +165,12 @@ class Step:
     cycles: Cycles
     bound: int
 
-    #: The same for its scatter-reduce phase.
+    #: Cycles of the update's scatter-reduce phase on the slowest node, and the lower bound set by the busiest link.
     scatter_cycles: Cycles
     scatter_bound: int
 
-    #: Words on all links, including headers and CRCs; and with raw payloads. For nodes of 16-bit integers, words of
-    #: the gradient in compressed form, and without compression.
+    #: Words on all links, including headers and CRCs: as sent, and if all payloads were raw. For nodes of 16-bit
+    #: integers, words of the gradient in compressed form, and without compression.
     words_sent: int
     words_dense: int
 

@@ -73,7 +73,7 @@ class Reference:
         self._gradient_codec = CODECS[ring.formats.gradient_codec]
         if centroids is not None:
             self.bind(centroids)
-        #: Master weights; encoding them gives the weights that nodes compute with. Without a codec both are the same.
+        #: Master weights; encoding them gives the weights that nodes compute with. Without a codec, they are equal.
         self.master = golden.bits(weights).copy()
         self.weights = golden.distribute(self.master, ring.nodes, weight_codec=self._codec,
                                          segment=ring.formats.segment).copy()
@@ -110,7 +110,7 @@ class Reference:
             self.residuals = ring.memory.read_residual(length).view(np.uint32)
 
     def unknown(self) -> "Traffic":
-        """Traffic of a step that this model has not carried out."""
+        """Traffic, with all figures zero, of a step that this model has not carried out."""
         none, traffic = np.zeros((0, self._ring.nodes), np.int64), self._golden.Traffic
         return traffic(scatter_words=none, gather_words=none, dense_words=0, density=np.zeros(0), scatter_bound=0,
                        bound=0, gather_elements=0, gather_payload=0)
@@ -143,7 +143,7 @@ class Reference:
         return list(golden.floats(kept)), [length - int(count) for count in sent]
 
     def all_reduce(self, gradients: Sequence[Vector], places: Places | None) -> tuple[Bits, "Traffic"]:
-        """Return the sum of gradients, with the residuals at some places or none, and its traffic."""
+        """Return the sum of gradients, including the residuals at ``places``, if any, and its traffic."""
         patterns = self._golden.bits(np.stack(gradients))
         residuals = None
         if self.residuals is not None:
@@ -280,7 +280,7 @@ class Codebooks:
         return self.words
 
     def move(self, state: dict[str, Any]) -> None:
-        """Continue with the codebook of other nodes, and write it to these nodes."""
+        """Continue with the codebook of the previous nodes, and write it to the current nodes."""
         self.centroids, self.words = state["centroids"], state["words"]
         if self.centroids is not None:
             self._ring.memory.write_codebook(self.centroids)

@@ -27,7 +27,7 @@ class Sparsifier:
         self._ring, self._reference, self._form, self._check = ring, reference, form, config.check
         self._controller = None if config.density is None else Threshold(
             density=config.density, nodes=reference.equivalent_nodes, steps=steps)
-        #: Number of elements that all nodes have not sent so far.
+        #: Total number of elements that nodes have not sent so far.
         self.dropped = 0
         #: Threshold of the last step, and the cycles of its sparsification.
         self.threshold: float | None = None
@@ -156,8 +156,8 @@ class Threshold:
         return min(self._last * power(self._decay, max(0.0, 1 - over / self._ramp)), 1.0)
 
     def choose(self, gradients: Sequence[npt.NDArray[np.float32]]) -> float:
-        """Return the threshold of the next step, a positive binary32 number. Values of gradients affect it only until
-        a step has had some that are nonzero and finite."""
+        """Return the threshold of the next step, a positive binary32 number. Gradients affect it only up to the first
+        step in which some values are nonzero and finite."""
         self._step += 1
         target = self.target(self._step)
         owed = 1.0 if self._steps is None else self._left / max(self._ahead, target)
@@ -168,7 +168,7 @@ class Threshold:
             magnitudes = np.abs(np.concatenate(gradients).astype(np.float64))
             magnitudes = magnitudes[np.isfinite(magnitudes)]
             if magnitudes.any():
-                # The fraction to keep, at least one element, but no zeros.
+                # Keep the wanted fraction of the elements, at least one, but no zeros.
                 index = min(math.ceil(len(magnitudes) * (1 - self._aim)), len(magnitudes) - 1)
                 index = max(index, int(np.count_nonzero(magnitudes == 0)))
                 self._threshold = max(float(np.partition(magnitudes, index)[index]), _SMALLEST)

@@ -50,8 +50,8 @@ class RingStages(abc.ABC):
 
     @abc.abstractmethod
     def handed_over(self, arrays: dict[str, Any], old: Any) -> dict[str, Any]:
-        """Convert arrays of a golden model for nodes of an ``old`` plan to those for the current nodes."""
+        """Convert arrays of a golden model for nodes of an ``old`` plan to arrays for the current nodes."""
 
     @abc.abstractmethod
     def forget(self) -> None:
-        """Restart the count of words at zero, after a failure that lost some."""
+        """Restart the count of words at zero, after a failure that lost words."""

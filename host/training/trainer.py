@@ -107,7 +107,7 @@ class Trainer(Generic[ExecutorT]):
         return {**self.executor.state(), "batches": self._batches.state(), "due": self.due}
 
     def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
-        """Continue from a state, instead of :meth:`begin`; ``restored`` nodes already contain their part."""
+        """Continue from a state, instead of :meth:`begin`; with ``restored``, nodes already contain their part."""
         self._batches.restore(state["batches"])
         self.number, self.due = self._batches.number, state["due"]
         self.executor.resume(state, restored=restored)

@@ -233,7 +233,7 @@ class UpdateExecutor(Executor[Step]):
             self._execution.compute([self._workload.examples_of(share) for share in shares])
 
     def _losses(self, number: int, losses: list[float]) -> list[float]:
-        """Losses of the shares: computed by nodes, and compared with ``losses``, or else ``losses``."""
+        """Losses of the shares: computed by nodes and compared with ``losses``, or else ``losses`` unchanged."""
         if self._computer is None:
             return losses
         own = self._computer.losses()
@@ -362,7 +362,7 @@ class UpdateExecutor(Executor[Step]):
 
     def _warm_up(self, settings: dict[str, int | float]) -> None:
         """Carry out the commands of a step on the nodes, and discard the results. Cycles depend slightly on which
-        reader a memory serves next, and on new nodes this differs."""
+        reader a memory serves next, which differs on new nodes."""
         ring = self._ring
         ring.settings.write_registers(settings)
         gradients = [self._form.weights(self._workload.parameters)] * ring.nodes

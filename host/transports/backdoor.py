@@ -39,7 +39,7 @@ class PortTime:
 
     @property
     def now(self) -> int:
-        """Current cycle, if the ports were simulated."""
+        """Current cycle, as if the ports were simulated."""
         return self._cycle() + self.cycles
 
     def wait_for(self, cycle: int) -> None:

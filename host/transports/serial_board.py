@@ -48,7 +48,7 @@ from host.transports.serial_link import (
 
 __all__ = ["SerialBoard", "open_port"]
 
-#: Longest wait in a read, in seconds.
+#: Maximum time to wait in a read, in seconds.
 _TURN = 0.005
 
 
@@ -61,7 +61,7 @@ def open_port(device: str, baud: int, *, write_timeout: float) -> serial.Serial:
         port = serial.Serial(device, baud, timeout=_TURN, write_timeout=write_timeout, exclusive=True)
     except (OSError, ValueError) as error:  # a SerialException is an OSError
         raise LinkError(f"{device}: cannot be opened at {baud} baud ({error}); {_advice(device)}") from None
-    # Some USB adapters then deliver bytes after 1 ms instead of 16.
+    # With low latency, some USB adapters deliver bytes after 1 ms instead of 16.
     with contextlib.suppress(AttributeError, NotImplementedError, OSError, ValueError):
         port.set_low_latency_mode(True)
     return port
@@ -342,7 +342,7 @@ class SerialBoard:
         self.counters.resyncs += self._decoder.resyncs - before[1]
 
     def _watch(self) -> None:
-        """Send again if no frame has arrived for too long; a ``LinkLostError`` if none arrives at all."""
+        """Send again if no frame has arrived for too long; raises ``LinkLostError`` if none arrives at all."""
         waiting = [channel for channel in self._channels if channel.waiting]
         if not waiting:
             self._patience.begin()

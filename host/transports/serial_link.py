@@ -53,9 +53,9 @@ class LinkCounters:
 
 #: Seconds without an answer after which words are sent again, before the board's own pace is known.
 _FIRST = 0.25
-#: Limits of this time, in seconds.
+#: Minimum and maximum of the time-out, in seconds.
 _SHORTEST, LONGEST = 0.05, 0.5
-#: Longer intervals between two checks of the port, in seconds, do not count as the board's silence.
+#: Maximum seconds between two checks of the port that count as silence of the board.
 _AWAY = 0.1
 
 
@@ -152,7 +152,7 @@ class Frame:
 
     @classmethod
     def decode(cls, body: bytes) -> "Frame":
-        """Decode the bytes between flag and CRC, without escapes; a ``ValueError`` for an unknown kind."""
+        """Decode the bytes between flag and CRC, without escapes; raises ``ValueError`` for an unknown kind."""
         values: dict[str, Any] = {**fields(_FIELDS, int.from_bytes(body[:8], "little"))}
         del values["length"]
         flags = {name: bool(values[name]) for name in ("last", "again", "reply")}
@@ -204,7 +204,7 @@ class FrameDecoder:
 #: Payload words of the longest frame sent.
 FRAME_WORDS = 64
 
-#: Word numbers in headers are modulo this.
+#: Word numbers in headers are modulo this number.
 WRAP = 1 << 16
 
 #: Limits of the number of frames in transit to a node.
@@ -225,7 +225,7 @@ class Piece:
 
 
 class Channel:
-    """Packets of one node, in both directions; its number is the one on the board. Word numbers do not wrap here."""
+    """Packets of one node, in both directions; ``number`` is the node on the board. Word numbers do not wrap here."""
 
     def __init__(self, number: int, clock: Callable[[], float]):
         self.number = number
@@ -238,7 +238,7 @@ class Channel:
     def begin(self, limit: int) -> None:
         """Start again, as after a frame of kind OPEN; the board has room for ``limit`` words."""
         self.pieces: deque[Piece] = deque()  # pieces not acknowledged yet
-        self.sent = 0  # number of these pieces that have been sent
+        self.sent = 0  # number of pieces in ``pieces`` that have been sent
         self.queued = 0  # words of all requests so far
         self.acknowledged = 0
         self.limit = limit
@@ -309,7 +309,7 @@ class Channel:
             self.owed -= 1
 
     def go_back(self) -> None:
-        """Send all unacknowledged words again, and fewer at a time after a loss."""
+        """Send all unacknowledged words again and, after a loss, fewer words at a time."""
         if self.sent:
             self.frames = max(self.frames / 2, _FEWEST_FRAMES)
         self.sent = 0

@@ -1,4 +1,4 @@
-"""A ring connected by a transport that is chosen by name, and the time that it takes."""
+"""A ring connected by a transport that is chosen by name, and its elapsed time."""
 
 import contextlib
 import dataclasses
@@ -111,7 +111,7 @@ class Elapsed(NamedTuple):
         return Elapsed(*(here - there for here, there in zip(self, other, strict=True)))
 
     def plus(self, other: "Elapsed") -> "Elapsed":
-        """Sum of both times."""
+        """Sum of this time and another one."""
         return Elapsed(*(here + there for here, there in zip(self, other, strict=True)))
 
 
@@ -141,7 +141,7 @@ class Session:
 
     @property
     def elapsed(self) -> Elapsed:
-        """Cycles so far, including the computed ones of host ports."""
+        """Cycles so far, including the computed cycles of host ports."""
         return Elapsed(self._cycle(), self._port_time.cycles, self._port_time.words)
 
     @property
@@ -166,7 +166,7 @@ class SimulationOptions(Section):
         None, kind=Optional(Instance(("sim.verilated.part_server", "Processes"), "Processes")))
     #: File that all signals are written to.
     wave: Path | None = option(None, kind=Optional(PathName()))
-    #: Words per cycle of far memories, which answer after :data:`FAR_LATENCY` cycles; by default the simulation's.
+    #: Words per cycle of far memories, which answer after :data:`FAR_LATENCY` cycles; None for the default rate.
     far_rate: float | None = option(None, kind=Optional(Number(0, above=True)))
 
 
@@ -181,7 +181,7 @@ class LinkOptions(Section):
     timeout: int = option(TIMEOUT, kind=Integer(1))
     #: Random faults on all links; only for transports verilated and pysim.
     faults: RandomFaults | None = option(None, kind=Optional(Instance(RandomFaults, "RandomFaults")))
-    #: A rank, and the words per cycle of the link from it; Verilated only. By default every link carries one.
+    #: A rank, and the words per cycle of the link from it, by default 1 on every link; Verilated nodes only.
     slow_link: tuple[int, Fraction] | None = option(None, kind=Optional(
         Items((Integer(0), Number(0, above=True)), "a rank and the words per cycle of its link")))
     #: Rows and columns of simulated nodes with two ports, connected as :mod:`host.features.grid.grid` describes.
@@ -203,9 +203,9 @@ class BoardOptions(Section):
         Table(Integer(1), "a mapping of clock and baud to integers of at least 1")))
     #: Name of a board's serial port.
     device: str | None = option(None, kind=Optional(Text()))
-    #: Bits per second of that port.
+    #: Bits per second of the board's serial port.
     baud: int = option(BAUD, kind=Integer(1))
-    #: Clock frequency of the nodes on that board, in Hz.
+    #: Clock frequency of the nodes on the board at a serial port, in Hz.
     frequency: float = option(24e6, kind=Number(0, above=True))
     #: Seconds to wait for a lost serial port.
     persistence: float = option(0.0, kind=Number(0))
@@ -256,7 +256,7 @@ class _Request:
                 raise ValueError(f"Transport must be {names} {reason}, not {transport.value}")
 
     def _needs(self) -> list[tuple[bool, tuple[TransportName, ...], str]]:
-        """Whether each item is requested, the transports that support it, and its name in messages."""
+        """For each item: whether it is requested, the transports that support it, and its name in messages."""
         simulation, verilated = self.simulation, (TransportName.VERILATED,)
         return [
             (not simulation.host_port, verilated, "to bypass the host port"),
@@ -334,7 +334,7 @@ def _open_board(stack: contextlib.ExitStack, request: _Request) -> _Opened:
 
 
 def _open_serial(stack: contextlib.ExitStack, request: _Request) -> _Opened:
-    """Open nodes on a board at a serial port; it counts cycles since its counters were last cleared."""
+    """Open nodes on a board at a serial port; cycles count from the last time its counters were cleared."""
     from host.transports.serial_board import SerialBoard
 
     board = request.board

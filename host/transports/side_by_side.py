@@ -1,4 +1,4 @@
-"""Several hosts on one simulated ring, in separate threads; simulated time passes while all wait."""
+"""Several hosts on one simulated ring, in separate threads; simulated time passes while all hosts wait."""
 
 import threading
 from typing import TYPE_CHECKING
@@ -46,7 +46,7 @@ class SharedTime:
             self._ring.send(node, packet)
 
     def receive(self, node: int, timeout_cycles: int) -> Words:
-        """Receive the node's next response packet; a ``TimeoutError`` if none arrives in time."""
+        """Receive the node's next response packet; raises ``TimeoutError`` if none arrives in time."""
         with self._condition:
             last = self._ring.cycle + timeout_cycles
             while (packet := self._ring.receive(node)) is None:

@@ -49,7 +49,7 @@ class VerilatedTransport:
         self._ring.send(self._node, packet)
 
     def receive(self, timeout_cycles: int) -> NDArray[np.uint32]:
-        """Run the ring until a response packet is complete; a ``TimeoutError``, with the state of each queue and
+        """Run the ring until a response packet is complete. Raises ``TimeoutError``, with the state of each queue and
         link, if none arrives in time."""
         cycles = self._ring.run(timeout_cycles, until_packet_at=self._node)
         packet = self._ring.receive(self._node)
@@ -65,8 +65,8 @@ class VerilatedTransport:
 class OpenRing:
     """A simulated ring and the transports to its nodes; see :func:`open_ring` for the parameters.
 
-    ``library`` is one for all nodes, or one for each: see :class:`~sim.verilated.ring.VerilatedRing`. The attribute
-    ``simulation`` provides links, states, waveforms and the cycle count.
+    ``library`` is one library for all nodes, or one for each node: see :class:`~sim.verilated.ring.VerilatedRing`.
+    The attribute ``simulation`` provides links, states, waveforms and the cycle count.
     """
 
     def __init__(self, library: Library | Sequence[Library], *, nodes: int | None = None, threads: int = 1,
@@ -97,10 +97,10 @@ def open_ring(config: Configuration | Sequence[Configuration], *, nodes: int | N
               wave: Path | None = None, arithmetic: Arithmetic = Arithmetic.GATEWARE,
               wiring: Sequence[tuple[End, End]] | None = None, processes: Processes | None = None,
               announce: Callable[[str], None] = lambda stage: None) -> OpenRing:
-    """Build the libraries of nodes, unless an earlier run has, and start their ring.
-Build the libraries of nodes, unless they are cached, and start the ring.
-    Threads, native arithmetic and processes change only the speed.
-Threads, native arithmetic and processes affect only the speed.
+    """Build the libraries of nodes, unless they are cached, and start the ring.
+
+    Threads, native arithmetic and processes affect only the speed.
+
     Parameters
     ----------
     config : Configuration or sequence of Configuration

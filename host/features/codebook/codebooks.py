@@ -1,4 +1,4 @@
-"""Tables for compressed weights: centroids of mantissas or of weights, and training of the latter.
+"""Centroid tables for compressed weights: centroids of mantissas, or of weights, which can be trained.
 
 The gradient of a centroid is the sum of the gradients of all weights that share it. The table is trained like any
 vector of parameters. The assignment of weights to centroids is fixed until the weights are clustered again.
@@ -24,11 +24,11 @@ _STEPS = 2_000  # maximum number of steps of a clustering
 
 
 def kmeans(values: npt.ArrayLike, count: int) -> Numbers:
-    """Cluster numbers, starting from equidistant centroids; fewer if there are fewer distinct numbers.
+    """Cluster numbers into ``count`` centroids, or one per distinct number if there are fewer of these.
 
-    In each step a number is assigned to the nearest centroid, the lower one of two equally near, and each centroid
-    moves to the mean of its numbers, which are added in ascending order. A centroid without numbers takes the number
-    that is farthest from its centroid. Centroids are returned in ascending order.
+    Centroids are equidistant at first. In each step, every number is assigned to the nearest centroid (the lower one
+    of two equally near), and each centroid moves to the mean of its numbers, added in ascending order. A centroid
+    without numbers moves to the number farthest from its centroid. Centroids are returned in ascending order.
     """
     numbers = np.asarray(values, np.float64).reshape(-1)
     if not len(numbers):
@@ -83,7 +83,7 @@ def weight_centroids(weights: npt.ArrayLike, count: int) -> npt.NDArray[np.float
 
 
 def codebook(codec: str, weights: npt.ArrayLike) -> npt.NDArray[np.uint32]:
-    """Centroids of weights for a weight codec, as bits of fractions or bits of binary32 numbers."""
+    """Compute the centroids of weights for a codec, as bits of fractions or bits of binary32 numbers."""
     entry = _with_centroids(codec)
     numbers = np.ascontiguousarray(weights, dtype=np.float32)
     if entry.codebook is Content.FRACTIONS:
@@ -92,8 +92,8 @@ def codebook(codec: str, weights: npt.ArrayLike) -> npt.NDArray[np.uint32]:
 
 
 def codebook_words(codec: str, centroids: npt.ArrayLike) -> npt.NDArray[np.uint32]:
-    """Contents of a node's codebook memory: the bounds between centroids, a word of zeros, and the centroids. These
-    are a result of :func:`codebook`: uint32 in ascending order, where equal centroids are allowed.
+    """Contents of a node's codebook memory: the bounds between centroids, a word of zeros, and the centroids.
+    ``centroids`` is a result of :func:`codebook`: uint32 in ascending order, where equal centroids are allowed.
     """
     entry, words = _with_centroids(codec), np.asarray(centroids)
     if words.dtype != np.uint32 or words.shape != (entry.centroids,):
@@ -113,7 +113,7 @@ def _with_centroids(codec: str) -> Codec:
 
 
 def _fraction_bounds(fractions: npt.NDArray[np.int64], table: Any) -> npt.NDArray[np.uint32]:
-    """Bounds between fractions: the smallest compared bits with a middle nearer to the upper centroid."""
+    """Bounds between fractions: the lowest table index with a middle nearer to the upper centroid."""
     if (np.diff(fractions) < 0).any() or fractions[-1] >> table.format.fraction_bits:
         raise ValueError(f"Centroids must be fractions of {table.format.fraction_bits} bits in ascending order, not "
                          f"others")
@@ -124,7 +124,7 @@ def _fraction_bounds(fractions: npt.NDArray[np.int64], table: Any) -> npt.NDArra
 
 
 def _number_bounds(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
-    """Bounds between numbers: the smallest number above the midpoint of two, as bits; -0.0 if it is zero."""
+    """Bits of the bounds between centroids: the smallest number above each midpoint, -0.0 instead of zero."""
     if not np.isfinite(numbers).all() or (np.diff(numbers) < 0).any():
         raise ValueError("Centroids must be finite numbers in ascending order, not others")
     bounds = []
@@ -147,7 +147,7 @@ class Codebook:
 
     @classmethod
     def of(cls, weights: npt.ArrayLike, count: int) -> "Codebook":
-        """Cluster weights; if there are fewer distinct weights than ``count``, remaining centroids are zero."""
+        """Cluster weights; if there are fewer distinct weights than ``count``, the remaining centroids are zero."""
         numbers = np.asarray(weights, np.float32)
         centroids = kmeans(numbers, count).astype(np.float32)
         middles = (centroids[:-1].astype(np.float64) + centroids[1:]) / 2

@@ -79,13 +79,13 @@ class TextComputer(Differentiator):
         lists = self._text
         rows = self._ring.memory.read_activations(lists.data, max(1, *self.lengths) * lists.stride)
         losses = rows.reshape(len(rows), -1, lists.stride)[:, :, 2 * lists.context]
-        # In order, since each addition rounds.
+        # Added in order, since each addition rounds.
         return [float(sum(own[:count], np.float32(0))) for own, count in zip(losses, self.lengths, strict=True)]
 
 
 def text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfig, nodes: int,
                words: int) -> TextLists:
-    """Compile a run's lists, for two sequences together if shares are even and the memory has room."""
+    """Compile a run's lists, in groups of two sequences if shares are even and the memory has room."""
     sequences = -(-config.largest(workload.examples) // nodes)
     compiled = functools.partial(compile_text, workload.model.config, sequences=sequences, words=words,
                                  array=Units(rows=node.compute.rows, lanes=node.lanes))
@@ -115,7 +115,7 @@ _ROWS = (1, 2, 4)  # possible numbers of rows of units
 
 
 class Computer(Differentiator):
-    """Gradients of a perceptron with ``length`` elements; notes follow the plan's line in the report."""
+    """Gradients of a perceptron with ``length`` parameters; ``notes`` are reported after the memory plan."""
 
     has_scores = True
 
@@ -128,12 +128,12 @@ class Computer(Differentiator):
         self.lengths = [0] * ring.nodes
 
     def prepare(self) -> None:
-        """Write the lists, and zeros as gradients of the elements that only complete groups."""
+        """Write the lists, and initialise all gradients, including padding, with zeros."""
         self._ring.compute.write_lists(self.lists.programs, self.lists.plan)
         self._ring.memory.write_gradients([np.zeros(self._length, np.uint32)] * self._ring.nodes)
 
     def give(self, shares: Sequence[tuple[Array, Labels]], *, odd: int = 0) -> None:
-        """Write the inputs and labels of each node's share; an odd pass has separate addresses."""
+        """Write the inputs and labels of each node's share; odd passes use separate addresses."""
         places, further = self.lists.places, odd * self.lists.distance
         self._ring.memory.write_activations([self._rows(x) for x, _ in shares], places.outputs[0] + further)
         self._ring.memory.write_activations([np.append(labels, [0] * (not len(labels))).astype(np.uint32)
@@ -154,7 +154,7 @@ class Computer(Differentiator):
         return [float(loss) for loss in self._ring.memory.read_activations(self.lists.places.loss, 1)[:, 0]]
 
     def scores(self, x: Array, *, odd: int = 0) -> Array:
-        """Compute the scores of examples by the lists of even or odd passes."""
+        """Compute the scores of examples with the lists of even or odd passes."""
         places, nodes = self.lists.places, self._ring.nodes
         layer = places.layers[-1]
         stride = places.stride(layer.outputs)
@@ -207,7 +207,7 @@ def differentiator_of(ring: TrainingRing, workload: Workload, config: TrainingCo
 def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> NodeConfig:
     """Return the configuration with two queues, buffer tags, and ``config.macs`` multiply-adds per cycle.
 
-    It has the tables of the workload's layers, and as much of the memory that the run needs as a node can have.
+    It includes the tables of the workload's layers, and activation memory for the run, up to the limit of a node.
     """
     rows, rest = divmod(config.macs, node.lanes)
     if rest or rows not in _ROWS or rows > node.lanes:

@@ -19,7 +19,7 @@ __all__ = ["FEATURE", "ComputeFeature"]
 
 
 class ComputeFeature(Feature):
-    """Lists of layers, and training with them."""
+    """Lists of instructions for layers, and training with such lists."""
 
     def part(self, ring: "Ring") -> "ListCompute":
         from host.features.compute.list_compute import ListCompute

@@ -29,7 +29,7 @@ __all__ = ["ADDRESSES", "FACTORS", "Array", "Buffers", "Factors", "Matrix", "Pro
 #: Fields of an instruction and of a job that define the tiling of its product.
 FACTORS = ("tile", "row_tiles", "column_tiles", "rounds", "order")
 
-#: Terms per unit of the largest product that is modelled cycle by cycle; number of candidates compared above it.
+#: Maximum terms per unit of a product that is modelled cycle by cycle; number of candidates for larger products.
 _MODELLED, _COMPARED = 1 << 14, 8
 
 
@@ -65,18 +65,18 @@ def node_engine(config: NodeConfig) -> Engine:
 def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool = False, transpose_b: bool = False,
                  ones: bool = False, starts: bool = False, gated: bool = False,
                  resumes: bool = False) -> Mapping[str, int]:
-    """Find the factors and order with the fewest cycles, for memories without other accesses.
+    """Find the factors and order with the fewest cycles, assuming no other accesses to the memories.
 
     Parameters
     ----------
     sizes : tuple of int
         Number of rows of A, of columns of A, and of columns of B.
     transpose_a, transpose_b : bool
-        Whether the matrix is stored transposed.
+        Whether the matrix, A or B, is stored transposed.
     ones : bool
         Whether A consists of ones, which are not read.
     starts, resumes : bool
-        Whether sums start from values in memory, and whether these are a matrix rather than one row for all rows.
+        Whether sums start from values in memory, and whether these values are a matrix rather than a single row.
     gated : bool
         Whether a gate, a matrix with the shape of the product, is read as well.
     """
@@ -92,7 +92,7 @@ def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool
 
 
 def _estimated(model: GemmCycles, job: GemmJob) -> GemmJob:
-    """Choose the factors with the fewest cycles by a bound, among a few with the fewest beats."""
+    """Among a few factors with the fewest beats, choose the ones with the lowest bound on cycles."""
     few = heapq.nsmallest(_COMPARED, gemm_factors.candidates(model, job),
                           key=lambda candidate: model.loops.cycles(candidate.loops))
     return min(few, key=functools.partial(bound, model))
@@ -109,7 +109,7 @@ ADDRESSES = 1 << BASE_BITS
 
 
 def up(words: int, multiple: int) -> int:
-    """Round up to a multiple of ``multiple``."""
+    """Round ``words`` up to a multiple of ``multiple``."""
     return -(-words // multiple) * multiple
 
 
@@ -122,7 +122,7 @@ def at(memory: Place, base: int, *, relative: bool = False, owner: int = 0) -> d
 
 
 def numbered(position: int) -> int:
-    """Number of the buffer at a position, from 1; beyond the maximum it is 0, which is not compared."""
+    """Return the number of the buffer at a position, from 1; 0 (not compared) beyond the maximum."""
     return position + 1 if position + 1 < 1 << OWNER_BITS else 0
 
 
@@ -139,7 +139,7 @@ def with_strides(operands: Mapping[str, Matrix]) -> dict[str, Any]:
 
 
 class Buffers:
-    """Buffers of activations: each has a number, and an address, by default after the previous buffer."""
+    """Buffers of activations. Each has a number and an address, by default after the previous buffer."""
 
     def __init__(self, lanes: int, places: Mapping[str, int] | None):
         self._lanes = lanes
@@ -175,11 +175,11 @@ class Products:
 
     array: Array
     factors: Factors
-    length: int  # replaces the length of the command in the choice of factors
+    length: int  # length of a command that is assumed when factors are chosen
 
     def __call__(self, sizes: tuple[int, int, int], *, a: Matrix, b: Matrix, c: Matrix, start: Matrix | None = None,
                  gate: Matrix | None = None, **options: int) -> Words:
-        """Encode the product of m x k and k x n; a size of 0 is the command's length. Operands have strides."""
+        """Encode an m x k by k x n product of strided operands; a size of 0 is the command's length."""
         m, k, n = sizes
         resumes = {"resumes": True} if start is not None and start[1] > 0 else {}
         factors = self.factors(

@@ -22,7 +22,7 @@ __all__ = ["ListCompute", "ListsOutcome"]
 class ListsOutcome:
     """Outcome of a list on all nodes that have run it."""
 
-    cycles: Cycles  # on the slowest node
+    cycles: Cycles  # cycles on the slowest node
     multiplied: int = 0  # cycles in which all lanes of a codebook unit multiplied, summed over all nodes
 
 
@@ -44,7 +44,7 @@ class ListCompute:
     def write_lists(self, programs: Sequence[ListProgram], plan: Plan) -> None:
         """Write the lists of a pass, or of even and odd passes, to all nodes.
 
-        Raises ``PlanError`` if they are not the plan's program, or do not fit the nodes; nothing is written then.
+        Raises ``PlanError`` if they are not the plan's program, or do not fit the nodes; then nothing is written.
         """
         room = self._memory.allocator.room("activations")
         for config, listed in itertools.product(self._devices.configs, programs):

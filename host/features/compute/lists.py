@@ -14,8 +14,8 @@ apart, so that the host can write the data of the next pass during a pass.
 
 Gradients are stored where the ring expects them. Activations are matrices with one row per example, padded to whole
 memory rows: inputs, layer outputs, their gradients, labels and the loss. Lists are first compiled with a separate
-address for each buffer. Their instructions determine lifetimes and a plan by which buffers share addresses
-(:mod:`host.features.compute.memory.plan`), and they are compiled again. Indices and lists follow the buffers.
+address for each buffer. Lifetimes and a plan with shared addresses (:mod:`host.features.compute.memory.plan`) are
+derived from their instructions, and the lists are compiled again. Indices and lists follow the buffers.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ from sim.golden.features.compute.compute import pack
 
 __all__ = ["MAX_SIZE", "Activations", "ListCompiler", "Lists", "Shared", "compile_lists"]
 
-#: Largest number of examples, and largest width of a layer.
+#: Maximum number of examples, and maximum width of a layer.
 MAX_SIZE = 4095
 
 
@@ -53,11 +53,11 @@ class Shared(Dense):
 
     @property
     def length(self) -> int:
-        """Elements of the table and the biases, padded to whole groups."""
+        """Number of elements of the codebook and the biases, padded to whole groups."""
         return up(self.centroids + self.outputs, GROUP)
 
     def multiplications(self, *, backward: bool) -> int:
-        """Additions and multiplications per example, which a node's unit executes in order for each output."""
+        """Additions and multiplications per example, executed in order for each output by a node's codebook unit."""
         return (self.inputs + 2 * self.centroids) * self.outputs * (2 if backward and self.number > 1 else 1)
 
 
@@ -165,7 +165,7 @@ class Lists:
 
 
 def _program(words: Words, places: Activations, commands: Sequence[Work], further: int = 0) -> ListProgram:
-    """Describe lists as a program of buffers."""
+    """Describe lists by their words, their addresses, and the buffers that the host writes and reads."""
     return ListProgram(words=words, base=places.lists + further, further=further, examples=places.examples,
                        starts=[command.fields["weight_base"] + further for command in commands],
                        given=("inputs", "labels"), taken=("loss",))
@@ -174,7 +174,7 @@ def _program(words: Words, places: Activations, commands: Sequence[Work], furthe
 def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words: int,
                   copies: Copies | None = None, factors: Factors = instructions.best_factors,
                   plan: Plan | None = None) -> Lists:
-    """Compile a perceptron's lists, with a ReLU between successive layers, by a given plan or a new one.
+    """Compile a perceptron's lists, with ReLUs between successive layers, by a given plan or a new one.
 
     Weights and gradients of a layer are stored at its ``base`` in both memories. A node has at most ``examples``
     examples in a step, and ``words`` elements of activation memory. In a schedule with overlapping passes, some
@@ -342,7 +342,7 @@ class ListCompiler:
         self._command("backward", layer, listed, reads, writes)
 
     def _centroids(self, layer: Shared, reads: list[Region], *, transposed: bool = False, **fields: Any) -> Words:
-        """Encode a product with a layer's indices, or the transposed ones, for all examples of a command.
+        """Encode a product with a layer's indices, or the transposed indices, for all examples of a command.
 
         The region of the indices is added to ``reads``. ``fields`` contains flags and the table of
         :func:`~hdl.features.compute.layer_list.centroid_layout`, and operands with their strides.

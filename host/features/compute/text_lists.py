@@ -10,9 +10,9 @@ Tokens, labels and the loss of each sequence are stored after the lists, and add
 command, so one list serves all groups. Buffers of a group are planned from the instructions, as for a perceptron
 (:mod:`host.features.compute.lists`). Tokens, labels and losses have buffer tag 1, and buffers the tags from 2 on.
 
-:class:`TextOperations` decodes the words of lists: the buffers that each instruction accesses, and its words at other
-addresses. Instructions that access no buffer, such as the one that clears gradients, are combined with the next one
-that does, so both lists of backward have the same operations. :class:`ListCycles` models their cycles.
+:class:`TextOperations` decodes the words of lists: it finds the buffers that each instruction accesses, and can move
+instructions to different addresses. Instructions that access no buffer, like the one that clears gradients, join the
+next one that does, so both lists of backward have the same operations. :class:`ListCycles` models a list's cycles.
 """
 
 import dataclasses
@@ -209,11 +209,11 @@ class _Compiler:
 
     @property
     def _heads(self) -> list[tuple[int, int]]:
-        """Each head of each sequence, as the numbers of the sequence and of the head."""
+        """Return the heads of all sequences, as pairs of a sequence's and a head's number."""
         return list(itertools.product(self._sequences, range(self._config.heads)))
 
     def _part(self, name: str, pair: tuple[int, int], part: int = 0) -> Matrix:
-        """Return queries (0), keys (1) or values (2) of a sequence's head, or its part of another matrix."""
+        """Return queries (0), keys (1) or values (2) of a sequence's head, or columns of a one-part matrix."""
         (sequence, head), stride = pair, self._buffers[name][1]
         return self._buffers.part(name, sequence * self._config.context * stride + part * self._config.width
                                   + head * self._size)
@@ -224,7 +224,7 @@ class _Compiler:
         return self._buffers.part(name, (sequence * self._config.heads + head) * self._config.context * stride)
 
     def _attend(self, n: int) -> None:
-        """Add the attention of a layer, except for the product with its outward matrix."""
+        """Add the attention of a layer, except for the output projection."""
         config, buffers, rows, name = self._config, self._buffers, self._rows, f"attention_{n}"
         width, size, context = config.width, self._size, config.context
         self._multiply((rows, width, 3 * width), a=buffers[f"scaled norm_{n}"], b=self._weights(name, "inward"),
@@ -265,7 +265,7 @@ class _Compiler:
                       start=positions, target=positions)
 
     def _scaled(self, x: str) -> str:
-        """Return the scaled rows of a layer norm for a gradient, from forward or scaled again."""
+        """Return the scaled rows of a layer norm for use in a gradient: stored by forward, or scaled again."""
         if not self._again or not x.startswith("scaled "):
             return x
         name, rows, width = x.removeprefix("scaled "), self._rows, self._config.width
@@ -328,7 +328,7 @@ class _Compiler:
 
 def _compiled(config: TransformerConfig, product: Products, together: int, places: Mapping[str, int] | None,
               scaled_again: bool, data: int) -> tuple[dict[str, list[Words]], Buffers]:
-    """Compile the lists by name, for sequences at an address, and return them with the buffers."""
+    """Compile the lists for sequences at an address; return the lists by name, and the buffers."""
     lists: dict[str, list[Words]] = {}
     for further in (False, True):
         buffers = Buffers(product.array.lanes, places)
@@ -399,7 +399,7 @@ def compile_text(config: TransformerConfig, *, array: Array, sequences: int, wor
 
 
 def engine_of(array: Array) -> Engine:
-    """Create the golden engine that runs these lists."""
+    """Create the golden engine of an array, which runs the lists of the text model."""
     return array.engine(scale_mask=True, sequences=True)
 
 
@@ -429,7 +429,7 @@ class ListCycles:
         self._known: dict[tuple[Any, ...], int] = {}
 
     def instruction(self, instruction: Instruction) -> tuple[str, int]:
-        """Return the unit of an instruction, or the kind of its work, and its cycles."""
+        """Return the unit that executes an instruction, or the kind of its work, and its cycles."""
         fields = job(instruction, lanes=self._lanes, memory_rows=self._rows)
         match instruction:
             case Gemm():
@@ -509,7 +509,7 @@ class TextOperations:
                            vectors=[name for name, room in self._rooms.items() if room.words <= GROUP])
 
     def operations(self, *, further: bool) -> Sequence[Operation]:
-        """Return the operations of the first sequence of a share, or of every further one."""
+        """Return the operations of the first sequence of a share, or of any further sequence."""
         return self._variants[further]
 
     def words(self, name: str) -> int:
@@ -517,7 +517,7 @@ class TextOperations:
         return self._rooms[name].words
 
     def plain(self, name: str) -> str:
-        """Return the name of the forward buffer with the same bits."""
+        """Return the name of the buffer of forward that is bit-identical to a buffer."""
         other = name.removesuffix(AGAIN)
         return other if other in self._rooms else name
 
@@ -555,7 +555,7 @@ class TextOperations:
         return tuple(sorted(names))
 
     def relocated(self, operation: Operation, places: Mapping[str, tuple[str, int]], data: int) -> list[Words]:
-        """Return an operation's words at other addresses, with the first sequence's characters at ``data``.
+        """Return an operation's words at different addresses, with the first sequence's characters at ``data``.
 
         For each buffer of the operation, ``places`` contains the name and the first word of its replacement.
         """

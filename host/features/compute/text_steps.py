@@ -187,7 +187,7 @@ class _Builder:
                       shape=(rows, width))
 
     def _powers(self, name: str, scores: str) -> None:
-        """Add maxima, exponentials and their sums. Exponentials have the cycles of the whole softmax."""
+        """Add maxima, exponentials and their sums. The exponentials account for all cycles of the softmax."""
         rows, columns = self.shapes[scores]
         self._step(f"largest {name}", scores, lambda x: x.max(axis=1, keepdims=True), (rows, 1), cycles=0)
         if name == "loss" and self._early:
@@ -238,7 +238,7 @@ class _Builder:
         self._step(None, f"{upstream}, tokens", embed)
 
     def _scaled(self, x: str) -> str:
-        """Return the scaled rows of a layer norm for a gradient, from forward or scaled again."""
+        """Return the scaled rows of a layer norm for use in a gradient: stored by forward, or scaled again."""
         if not self._again or not x.startswith("scaled "):
             return x
         self._scale(f"{x} again", x.removeprefix("scaled "))

@@ -1,10 +1,10 @@
 """Lists for saved maps that do not all stay in activation memory, and moves to far memory and back.
 
 A plan keeps, swaps or recomputes each map (:mod:`host.features.compute.memory.chain`). The first version of a map
-exists from its forward list on; a map that is moved back or recomputed is a version at another address. Lists and
-moves are in the order of the timeline, whose times give versions lifetimes, and lifetimes give addresses
+exists from its forward list on; moving it back or recomputing it creates a second version at another address. Lists
+and moves are in the order of the timeline. Its times determine the versions' lifetimes, and these their addresses
 (:mod:`host.features.compute.memory.plan`). Lists are commands of the computing queue, and moves of the moving queue.
-Waits are derived from the regions that they access, so the bits do not depend on whether the timeline's times hold.
+Waits are derived from the regions that commands access, so results do not depend on the timeline's exact times.
 All versions of a map have the same buffer tag, and rows written by a move match any tag.
 
 The maps of a perceptron are the outputs of all layers except the last one.
@@ -48,7 +48,7 @@ _Version = tuple[int, int]
 
 def layers_chain_of(layers: Sequence[Dense], *, examples: int, lanes: int,
                     cycles: Mapping[str, int] | None = None) -> Chain:
-    """Chain of a perceptron's lists, with given ``cycles`` (such as of ``forward 1``) or modelled ones.
+    """Chain of a perceptron's lists, with ``cycles`` by name (such as ``forward 1``), or modelled ones.
 
     Map n is the output of layer n + 1, which the forward list of the next layer reads and its backward list frees.
     The first layer's backward list, which reads the inputs, belongs to map 0. All lists of the last layer form the
@@ -186,7 +186,7 @@ def compile_far(layers: Sequence[Dense], plan: MapPlan, *, array: Array, example
 
 
 def far_places(plan: MapPlan, far_words: int) -> tuple[dict[int, int], int]:
-    """Addresses of swapped maps in far memory, and total words; ``PlanError`` if they do not fit."""
+    """Addresses of swapped maps in far memory, and total words; raises ``PlanError`` if they do not fit."""
     swapped = [number for number, policy in enumerate(plan.decision.policies) if policy is Policy.SWAP]
     ends = list(itertools.accumulate((plan.chain.maps[index].words for index in swapped), initial=0))
     if ends[-1] > far_words:
@@ -206,7 +206,7 @@ def move_of(kind: str, number: int, words: int, duration: int, far: int, near: i
 
 
 def _fixed(layers: Sequence[Dense], examples: int, lanes: int, base: int) -> dict[str, int]:
-    """Addresses of buffers that are not maps, from ``base`` on; output gradients alternate between two."""
+    """Addresses of all buffers except maps, from ``base`` on; output gradients alternate between two."""
     apart = Activations(layers=layers, examples=examples, lanes=lanes)
     largest = max(apart.rooms[f"gradient {layer.number}"].words for layer in layers)
     last = f"output {layers[-1].number}"
@@ -242,7 +242,7 @@ class FarText:
 
     @property
     def line(self) -> str:
-        """The plan, described in a line."""
+        """One-line description of the plan."""
         run, chain = self.plan.decision.run, self.plan.chain
         policies = ", ".join(f"{saved.name} {policy.name.lower()}" for saved, policy in
                              zip(chain.maps, self.plan.decision.policies, strict=True) if policy)
@@ -275,8 +275,8 @@ class _Span(Lifetime):
     with buffers of a list that runs at the same time.
     """
 
-    begin: int = 0  # start of the first list that accesses it
-    behind: int = 0  # end of the last list that accesses it
+    begin: int = 0  # start of the first list that accesses the buffer
+    behind: int = 0  # end of the last list that accesses the buffer
     moved: bool = False
 
     def meets(self, other: Lifetime) -> bool:
@@ -288,7 +288,7 @@ class _Span(Lifetime):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Part:
-    """Operations of an event, and the buffers that replace the operations' own ones."""
+    """Operations of an event, and the buffers that replace the buffers of the operations."""
 
     event: Event
     name: str
@@ -385,7 +385,7 @@ def compile_far_text(operations: TextOperations, plan: MapPlan, *, rate: float, 
 
     The plan must be for the chain of :meth:`TextOperations.chain`; ``placed`` contains its addresses, if they are
     known. The activation memory has ``words`` elements; the far memory has ``far_words``, and moves ``rate`` words
-    per cycle. Raises ``PlanError`` if one of them has no room.
+    per cycle. Raises ``PlanError`` if a memory has no room.
     """
     placed = placed or _Placed(operations, plan)
     far, used = far_places(plan, far_words)
@@ -429,8 +429,8 @@ def fit_text(operations: TextOperations, *, activations: int, kind: str, rate: f
              far_words: int) -> FarText:
     """Compile the text model's lists and moves, with a sequence's buffers in ``activations`` words.
 
-    Budgets for maps are tried from the total words down. The first budget is taken for which the fastest plan, of a
-    kind of :data:`host.features.compute.memory.chain.KINDS`, fits. Other parameters and errors are as for
+    Budgets for maps are tried in descending order, from the total words on, until the fastest plan of a kind of
+    :data:`host.features.compute.memory.chain.KINDS` fits. Other parameters and errors are as for
     :func:`compile_far_text`; ``PlanError`` is also raised if no plan fits.
     """
     chain = operations.chain(further=sequences > 1)

@@ -4,7 +4,7 @@ Node (r, c) of an R x C grid has the number r · C + c. Its port 0 sends to (r, 
 (r + 1 mod R, c). Each link ends at the port with the same number. A card is a row of nodes.
 
 A node that is disabled, on its own or with its card, is not in any ring. Words still pass through it by a bypass,
-since links between other nodes lead through it. A disabled link carries nothing.
+since links between other nodes lead through it. A disabled link carries no words.
 
 Example
 -------
@@ -86,8 +86,8 @@ class NodeSetting:
     """Setting of a node's switch."""
 
     outputs: tuple[Source, ...]  # source of each sending port
-    # seat in the ring that a command selects by field ``port``, or None: ring 0 for rows, 1 for columns, and 0 for
-    # a flat ring
+    # seat in each ring that field ``port`` of a command can select, or None: 0 is the ring of the node's row, or the
+    # flat ring, and 1 the ring of its column
     seats: tuple[Seat | None, ...]
 
 
@@ -121,7 +121,7 @@ class Plan:
 class Topology:
     """A grid of nodes, and its disabled parts."""
 
-    # 1 to :data:`~hdl.ring.topology.SMALL_RING` rows and columns
+    # numbers of rows and of columns, each from 1 to :data:`~hdl.ring.topology.SMALL_RING`
     rows: int
     columns: int
     # A node can be disabled on its own and with its card; it then remains disabled if the card is enabled.
@@ -202,7 +202,7 @@ class Topology:
 
     def _straight(self, line: range, port: int, name: str, outputs: dict[Link, Source],
                   seats: dict[tuple[int, int], Seat]) -> list[tuple[int, ...]]:
-        """Return the ring of the enabled nodes of a row or column, or none if there are no such nodes."""
+        """Return the ring of the enabled nodes of a row or column, or no ring if there are no such nodes."""
         ring = tuple(node for node in line if node in self.enabled_nodes)
         for rank, node in enumerate(ring):
             seats[node, port] = Seat(port, port, rank, len(ring))
@@ -216,7 +216,7 @@ class Topology:
         return [ring] if ring else []
 
     def _check_rectangle(self) -> None:
-        """Raise ``TopologyError`` unless all rows with enabled nodes have them in the same columns."""
+        """Raise ``TopologyError`` unless all rows that contain enabled nodes have them in the same columns."""
         rows, columns = ({divmod(node, self.columns)[axis] for node in self.enabled_nodes} for axis in (0, 1))
         missing = [node for node in range(self.nodes) if node not in self.enabled_nodes
                    and node // self.columns in rows and node % self.columns in columns]
@@ -261,7 +261,7 @@ class Topology:
         return sorted(set(self.links) - set(self.enabled_links))
 
     def _advice(self) -> str:
-        """Name the parts of which any one, if enabled, would make a flat ring possible."""
+        """List the parts that would each make a flat ring possible if enabled."""
         def helps(make: Callable[[Part], Topology], parts: Iterable[Part]) -> list[Part]:
             return [part for part in parts if make(part)._trail() is not None]
 
@@ -296,8 +296,8 @@ def closed_trail(links: Mapping[Link, int], nodes: Collection[int]) -> list[Link
     """Find the links of the shortest closed trail through all given nodes, in order; None if none exists.
 
     ``links`` contains the receiving node of each link. A trail may pass through other nodes, and through a node more
-    than once, but uses each link only once, since a link has one source of words. It starts at the lowest of the
-    given nodes, and uses the lowest port if several trails have this length.
+    than once, but uses each link only once, since a link has one source of words. The trail starts at the lowest of
+    the given nodes, and uses the lowest port where trails are equally long.
     """
     start = min(nodes)
     backward = {(target, number): source for number, ((source, _), target) in enumerate(links.items())}

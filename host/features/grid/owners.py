@@ -44,7 +44,7 @@ def owners(plan: Plan, length: int) -> dict[int, Indices]:
 
 
 def _owner_of(owned: Mapping[int, Indices], length: int) -> npt.NDArray[np.int64]:
-    """Return the owner of each element; ``ValueError`` unless every element has exactly one owner."""
+    """Return the owner of each element; raises ``ValueError`` unless each one has exactly one owner."""
     owner = np.full(length, -1)
     for node, index in owned.items():
         owner[index] = node
@@ -67,16 +67,16 @@ class Handover:
 
     rows: dict[int, Bits]  # row of each node
     heirs: dict[int, int]  # for each node that has left, the node that received its row
-    dropped: int  # number of elements with a sum that was not finite, which are now zero
+    dropped: int  # number of elements set to zero, since their sums were not finite
 
 
 def hand_over(rows: Mapping[int, Bits], old: Plan, new: Plan) -> Handover:
     """Add the residuals or errors of nodes that leave to the nodes after them.
 
-    The heir of a node is the next remaining node in its ring; in two dimensions the next one in its row, or else in
-    its column. If none of these remains, the heir is the lowest remaining node, or the lowest joining node if no node
-    remains. An heir adds the rows to its own in binary32, in order of number; a sum that is not finite becomes +0.0,
-    like a residual on a node. A node that joins starts with zeros.
+    The heir of a node is the next remaining node in its ring; in two dimensions, the next one in its row, or else in
+    its column. If none of these nodes remains, the heir is the lowest remaining node, or the lowest joining node if
+    no node remains. An heir adds the rows to its own in binary32, in order of node number; a sum that is not finite
+    becomes +0.0, as a residual on a node does. A node that joins starts with zeros.
     """
     length = len(next(iter(rows.values())))
     kept = {node: rows[node].copy() if node in rows else np.zeros(length, dtype=np.uint32) for node in new.active}
@@ -112,7 +112,7 @@ class Carried:
     joined: tuple[int, ...]
     heirs: dict[int, int]  # for each node that has left, the node that received its residuals and errors
     moved: int  # number of elements with a different owner
-    dropped: int  # number of residuals and errors with a sum that was not finite, which are now zero
+    dropped: int  # number of residuals and errors set to zero, since their sums were not finite
 
 
 def carry_over(before: VectorRing, after: VectorRing, vector: Allocation, *, old: Plan, new: Plan) -> Carried:
@@ -120,11 +120,11 @@ def carry_over(before: VectorRing, after: VectorRing, vector: Allocation, *, old
 
     State and master weight of each element move from its old owner to the new one. Residuals and errors remain on
     their nodes, or pass to the heirs of nodes that leave (:func:`hand_over`). Every node receives the weights of rank
-    0. Everything is read before anything is written, since a node may be in both rings. Both rings must be at rest,
-    in the order of their plans, and for a flat ring or rings in two dimensions.
+    0. Everything is read before anything is written, since a node may be in both rings. Both rings must be idle, with
+    nodes in the order of their plans, which are for a flat ring or for rings in two dimensions.
 
-    Raises ``ValueError``, before anything is read or written, if a plan has separate rings that each have the whole
-    vector, if it is for a different number of nodes, or if the new nodes have no room.
+    Raises ``ValueError``, before anything is read or written, if a plan has separate rings that each hold the whole
+    vector, if a plan and its ring differ in the number of nodes, or if the new nodes have no room for the vector.
     """
     for name, ring, plan in (("Old", before, old), ("New", after, new)):
         if ring.nodes != len(plan.active):

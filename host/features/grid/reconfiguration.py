@@ -31,7 +31,7 @@ from host.training.workloads import Workload
 
 __all__ = ["ReconfigurationPlan", "Request", "Rings", "Stage", "grid_size", "reconfiguration_plan"]
 
-SHAPES = (Shape.GRID, Shape.FLAT)  # shapes where all nodes train one model
+SHAPES = (Shape.GRID, Shape.FLAT)  # shapes with which all nodes train one model
 
 
 def grid_size(text: str) -> tuple[int, int]:
@@ -81,7 +81,7 @@ class Stage:
 class ReconfigurationPlan:
     """Rings of a grid from the first step of a run to the last one.
 
-    Requests for the same step are applied together; ``TopologyError`` names an impossible request. The shape is
+    Requests for the same step are applied together; an impossible one raises ``TopologyError``. The shape is
     ``FLAT``, or ``GRID`` for sums in two dimensions. By default it is ``GRID`` if the enabled nodes form whole rows
     and columns, more than one of each, with all of their links enabled, and ``FLAT`` otherwise.
     """
@@ -151,12 +151,12 @@ class ReconfigurationPlan:
                   f"{' and '.join(map(str, stage.requests))}: {stage}" for stage in self.stages)]
 
     def texts(self) -> list[str]:
-        """All requests as texts."""
+        """All requests as strings."""
         return [f"{request}@{request.step}" for request in self.requests]
 
 
 def reconfiguration_plan(ring: Ring) -> ReconfigurationPlan:
-    """Create the plan from the options of a run; ``ValueError`` if a request is malformed or impossible."""
+    """Create a run's plan from its options; raises ``ValueError`` if a request is malformed or impossible."""
     rows, columns = grid_size(ring.topology or "")
     NodeConfig().check_ring(rows * columns)
     if ring.nodes is not None and ring.nodes != rows * columns:
@@ -172,7 +172,7 @@ def _changed(grid: Topology, requests: Sequence[Request]) -> Topology:
     """Apply requests to a grid; each of them must change it."""
     for request in requests:
         if request.enable and request.part not in grid.disabled:
-            grid.enable(request.part)  # raises the error for a part that is not in the grid
+            grid.enable(request.part)  # raises an error if the part is not in the grid
             off = ", ".join(sorted(map(str, grid.disabled))) or "nothing"
             raise TopologyError(f"{request.part} must be disabled to be enabled; {off} is")
         if not request.enable and request.part in grid.disabled:
@@ -195,7 +195,7 @@ def _plan(grid: Topology, shape: Shape | None) -> tuple[Plan, str | None]:
 
 
 class Rings(RingStages):
-    """Rings of a grid, stage by stage; the clock returns the cycles so far, or None if not modelled."""
+    """Rings of a grid, stage by stage; ``clock`` returns the cycles so far, or None if not modelled."""
 
     def __init__(self, grid: GridNodes, reconfiguration: ReconfigurationPlan, *,
                  clock: Callable[[], Cycles] = lambda: 0):
@@ -228,7 +228,7 @@ class Rings(RingStages):
         return self._reconfiguration.at(steps) != self.stage
 
     def move(self, steps: int, length: int, config: TrainingConfig) -> Change:
-        """Enter the stage of the next step, and copy the vectors of the present nodes to its nodes.
+        """Enter the stage of the next step, and copy the vectors of the current nodes to the new ones.
 
         Every command must have ended on every node. Raises ``DivergenceError`` if words were sent but not received,
         and ``RingError`` if a packet is still in transit at a node.

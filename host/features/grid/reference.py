@@ -30,7 +30,7 @@ class GridReference(Reference):
 
     @property
     def equivalent_nodes(self) -> float:
-        """Ring size with equal mean density; hop h sends sums of h nodes in a row, of h rows in a column."""
+        """Size of a ring with the same mean density; hop h sums h nodes within rows, h rows within columns."""
         rows, columns = self._rows, self._columns
         hops = rows + columns - 2
         return columns * (columns - 1 + rows * (rows - 1)) / hops if hops else 1
@@ -49,7 +49,7 @@ class GridReference(Reference):
 
     def _together(self, sums: list[Traffic], updates: list[Traffic], gathers: list[Traffic]) -> Traffic:
         """Combine the traffic of a step. Hops in rows precede hops in columns. A bound is the sum of the largest
-        bounds of the rows, of the columns, and of the gathering."""
+        bounds of the rows' sums, of the columns' updates, and of the gathers."""
         rows, columns = self._rows, self._columns
         gather, = gathers
         sizes = [len(block) for block in block_indices(len(self.master), columns)]

@@ -1,4 +1,4 @@
-"""Nodes with two ports: settings of their switches, and collectives in the rings that these form.
+"""Nodes with two ports: settings of their switches, and collectives in the resulting rings.
 
 Example
 -------
@@ -83,7 +83,7 @@ class GridNodes(ConnectedNodes):
 
         All commands must have ended on all nodes, so that no packet is between two of them. With replay, words may
         still wait for an acknowledgement, and control words may be on the links, so the links are reset first. Raises
-        ``RingError`` if a packet is still in transit at a node, which has then changed nothing; other nodes may have.
+        ``RingError`` if a packet is still in transit at a node. That node is then unchanged; other nodes may not be.
         """
         if len(plan.settings) != self.nodes:
             raise ValueError(f"Plan must be of the {self.nodes} nodes of this grid, not of {len(plan.settings)}")
@@ -165,8 +165,8 @@ class GridCollectives(WeightUpdates):
                                               explain=lambda pending: self._explain(pending, ring))
 
     def _explain(self, pending: PendingCommand[Outcome], ring: int) -> RingError:
-        """Find the error of a failed command after the last word has moved. The cause is a node that rejected
-        something, or else a link with missing packets, but never a node that only stood still."""
+        """Find the error of a failed command after the last word has moved. The cause is a rejection by a node, or
+        else a link with missing packets, but never a node that only stalled."""
         self._commands.settle(pending.every)
         name = f"{pending.operation.name.lower().replace('_', '-')} on rings {ring}"
         reason, cause = "nodes stood still, or gave no event", None
@@ -229,7 +229,7 @@ class GridCollectives(WeightUpdates):
 
 
 def _in_flat_rings(what: str) -> property:
-    """Create a property that raises ``ValueError``, for parts that only nodes in one flat ring have."""
+    """Create a property that raises ``ValueError``, for interfaces that only nodes in one flat ring have."""
     def refuse(rings: "GridRings") -> None:
         raise ValueError(f"{what} nodes in one flat ring, not in rings of shape {rings.plan.shape.value}")
 
@@ -251,7 +251,7 @@ class GridRings(ConnectedNodes):
         for device in devices:
             check_weights(plan, device.config)
         super().__init__(devices, timeout=timeout)
-        self.plan = plan  # the rings that these nodes form
+        self.plan = plan  # the rings that the nodes form
         self.partition = GridPartition(self.devices, plan)
         self.memory = RingMemory(self.devices, self.partition)
         self.collectives = GridCollectives(self.devices, plan, self.memory, self.settings, self.commands)
@@ -270,7 +270,7 @@ _BLAMELESS = (EventStatus.OK, EventStatus.PEER_ABORT, EventStatus.LINK_RESET, *_
 
 
 def broken_links(plan: Plan, events: dict[int, Event], *, ring: int, timeout: int) -> list[tuple[int, int, str]]:
-    """Find failed links: the grid nodes at their ends, and what has not happened.
+    """Find failed links: the grid nodes at their ends, and what has not been delivered.
 
     Words are counted per node, not per port, so the counts do not distinguish links. Events do: a node that waits for
     a packet has taken all packets that have arrived, and its event gives their number. It is the first node to time

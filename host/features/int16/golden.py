@@ -1,4 +1,4 @@
-"""Golden nodes with 16-bit integer elements, and the golden state of a run on one of them."""
+"""Golden nodes with 16-bit integer elements, and the golden state of a run on an int16 node."""
 
 from collections.abc import Mapping, Sequence
 
@@ -57,7 +57,7 @@ class IntegerReference(Reference):
     """Golden model of a training run on an int16 node."""
 
     counter = "COMPRESSED_WORDS"
-    #: A node without links compresses the elements that it keeps, as at the only hop of two nodes.
+    #: A node without links compresses the elements that it keeps, as a node in a ring of two does at its only hop.
     equivalent_nodes = 2.0
 
     def __init__(self, weights: Vector):

@@ -7,7 +7,7 @@ remain valid.
 - Weights have :data:`WEIGHT_FRACTION` fraction bits: they range from -8 to 8, in steps of 1/4096.
 - Gradients are sums over a batch. Their number of fraction bits is such that the first step's learning rate, in last
   places of weights per last place of a gradient, is at least 1/8 and less than 1/4. A gradient thus has two or three
-  bits more than a weight can follow, and is clipped where it would move the weight by 1 to 2 or more in that step.
+  more bits than can affect a weight, and is clipped where it would move the weight by 1 to 2 or more in that step.
 
 The gradient scale is 1: LEARNING_RATE includes the binary points and the division by the number of examples. It has
 16 fraction bits, and a gradient has 15 bits of magnitude, so that rounding the rate to nearest changes no step by
@@ -30,15 +30,15 @@ from host.training.optimizers import SGD, Optimizer
 __all__ = ["WEIGHT_FRACTION", "FixedPoint", "check_optimizer"]
 
 WEIGHT_FRACTION = 12  # fraction bits of a weight of 16 bits
-_FINER = 3  # the first learning rate is at least 2 to the power of minus this, in last places
+_FINER = 3  # minus the base-2 logarithm of the lowest first learning rate, in last places
 _LEAST, _MOST = -(1 << 15), (1 << 15) - 1
 _ONE = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedPoint(Elements):
-    """Integers of 16 bits, rounded to nearest even and clipped. If the number of fraction bits is negative, they are
-    multiples of a power of two."""
+    """Integers of 16 bits, rounded to nearest even and clipped. If the number of fraction bits is negative, the
+    numbers are multiples of a power of two."""
 
     exact = False
 

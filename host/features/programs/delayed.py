@@ -7,7 +7,7 @@ computed with the version of the weights that the schedule prescribes.
 
 A command of a program can wait for a flag, which the host sets and the command clears. Each pass therefore computes
 with its own data, however early or late the host is: when a command of a pass has ended on all nodes, the host
-replaces the data that the command has used by the data of the next pass, and sets the flag.
+replaces the data that the command has used with the data of the next pass, and sets the flag.
 """
 
 import dataclasses
@@ -86,7 +86,7 @@ class DelayedExecutor(UpdateExecutor):
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         self.most, self.equal = self._execution.most, self._computer is not None
-        self._passes = 0  # passes since the weights were written
+        self._passes = 0  # number of passes since the weights were written
 
     def _executes(self, ring: TrainingRing) -> "OverlappingExecution":
         workload, config = self._workload, self._config
@@ -122,7 +122,7 @@ class DelayedExecutor(UpdateExecutor):
         return self._with_first_layers(self._copies()[0])
 
     def _with_first_layers(self, weights: Bits) -> Bits:
-        """Return the newest weights; layers with two copies have theirs from ``weights``."""
+        """Return the newest weights, but with ``weights`` for the layers with two copies."""
         mixed = self._reference.weights.copy()
         mixed[self._apart] = weights[self._apart]
         return mixed
@@ -154,7 +154,7 @@ class DelayedExecutor(UpdateExecutor):
         self.training.timeline = self._execution.timeline
         before, counters = self._count()
         self._compare(last, golden, growth(self._reference.counter, before, counters))
-        # Counters are read at the end of a block: its last step gets all repairs, each step its share of cycles.
+        # Counters are read at the end of a block: its last step reports all repairs, each step its share of cycles.
         repairs = self._repairs(before, counters)
         figures = {**self._execution.engine_figures(before, counters),
                    "scatter_cycles": most("SCATTER_REDUCE_CYCLES", before, counters)}
@@ -209,7 +209,7 @@ class DelayedExecutor(UpdateExecutor):
         return {**super()._memory(), "older": self._older.copy()}
 
     def _recall(self, memory: dict[str, Any], *, nodes: bool = True) -> None:
-        """Restore a memory; both copies of the weights are always written, since passes are counted afresh."""
+        """Restore a memory; both copies of the weights are always written, since the count of passes restarts."""
         self._older = memory["older"].copy()
         super()._recall(memory, nodes=nodes)
         self._spread()
@@ -308,7 +308,7 @@ class OverlappingExecution(ProgramExecution):
 
 
 def _lasts(spans: Sequence[Span], count: int) -> list[int]:
-    """Cycles of each pass from the first start, or the previous pass's last communication, to its own."""
+    """Cycles of each pass from the previous pass's last communication, or the first start, to its own."""
     ends = [min(span.start for span in spans)]
     ends += [max(span.end for span in spans if (span.number, span.queue) == (number, Queue.COMMUNICATE))
              for number in range(count)]

@@ -3,7 +3,7 @@
 Without a schedule the program is one fused update, and the host writes the gradients to its buffer. With a schedule
 the host stages the gradients, and COMPUTE copies the gradients of each layer at the time at which a real engine would
 produce them. In both cases nodes that compute (:mod:`host.features.compute.engine`) are given inputs and labels
-instead. The resulting bits are the same.
+instead. The results are bit-identical.
 """
 
 import collections
@@ -40,13 +40,13 @@ __all__ = ["OVERLAPS", "ProgramExecution", "Timing", "busiest", "check_schedule"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Cycles of a pass, measured by the traces of the nodes."""
+    """Cycles of a pass, measured with the traces of the nodes."""
 
     schedule: str
-    #: From the first start to the last end. Where passes overlap, from the last update of the previous pass to the
-    #: last update of this pass.
+    #: Cycles from the first start to the last end. Where passes overlap, from the last update of the previous pass to
+    #: the last update of this pass.
     cycles: int
-    #: The same cycles by the golden model of time, with the measured durations.
+    #: Cycles of the same pass according to the golden model of time, given the measured durations.
     modelled: int
     #: Sum of the durations in each queue, on the node with the largest sum.
     compute: int
@@ -56,7 +56,7 @@ class Timing:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """Return the timing as figures of a step."""
+        """Return the timing as entries of a step's report."""
         return {"schedule": self.schedule, "modelled_cycles": self.modelled, "compute_cycles": self.compute,
                 "communicate_cycles": self.communicate}
 
@@ -145,7 +145,7 @@ class ProgramExecution(Execution):
             ("modelled_cycles", "compute_cycles", "communicate_cycles"))}
 
     def engine_figures(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Cycles]:
-        """Return the figures of nodes that compute; counters are as for :meth:`figures`."""
+        """Return the report entries of nodes that compute; counters are as for :meth:`figures`."""
         if self.computer is None:
             return {}
         return {"gemm_cycles": most("GEMM_CYCLES", before, after),
@@ -187,7 +187,7 @@ class ProgramExecution(Execution):
                 "last": None if self._last is None else str(self._last)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state; one of steps without programs contains no trials and no schedule."""
+        """Continue from a saved state, which contains no trials and no schedule if its steps had no programs."""
         trials, last = state.get("trials", ()), state.get("last")
         self._trials = Trials(max(len(self._layers) - 1, 1), [(size, cycles) for size, cycles in trials])
         self._last = None if last is None else Schedule.parse(last)
@@ -209,7 +209,7 @@ def spans_of(passes: Passes, program: CompiledProgram) -> list[Span]:
 
 
 def durations_of(spans: Sequence[Span], program: CompiledProgram) -> dict[tuple[int, int, int, int], int]:
-    """Cycles of commands by node, pass, queue, position; a collective begins when its last node starts."""
+    """Cycles of commands by node, pass, queue and index; a collective counts from its last node's start."""
     latest = {(span.number, span.queue, span.place): span.start for span in sorted(spans, key=lambda run: run.start)}
 
     def begun(span: Span) -> int:
@@ -258,13 +258,13 @@ def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig)
 
 
 def overlaps(config: TrainingConfig) -> list[str]:
-    """Schedules to compare; chunks of 2, 4, … layers, while smaller than all layers but the last."""
+    """Schedules to compare, with chunks of 2, 4, … layers that are fewer than all layers but the last."""
     sizes = itertools.takewhile(lambda size: size < len(config.hidden), (2 << n for n in itertools.count()))
     return [*OVERLAPS, *(f"chunks:{size}" for size in sizes)]
 
 
 def patience_of(workload: Workload, config: TrainingConfig, nodes: int) -> int:
-    """Cycles that one queue may wait for the other."""
+    """Maximum cycles that one queue waits for the other."""
     if config.overlap is None:
         return 0
     costs = costs_of(workload, config, nodes)
@@ -273,14 +273,14 @@ def patience_of(workload: Workload, config: TrainingConfig, nodes: int) -> int:
 
 
 def layers_for(workload: Workload) -> list[Dense]:
-    """Layers that a schedule works on."""
+    """Layers of a workload for which a schedule contains commands."""
     if not isinstance(workload, Classifier):
         raise ValueError(f"Workload of a schedule must be digits, not {workload.name.value}")
     return workload.layers
 
 
 def costs_of(workload: Workload, config: TrainingConfig, nodes: int) -> Costs:
-    """Durations of a schedule's commands."""
+    """Durations of the commands of a run's schedule."""
     return Costs(examples=-(-config.largest(workload.examples) // nodes), macs=config.macs)
 
 
@@ -296,7 +296,7 @@ def _build(node: NodeConfig, layers: Sequence[Dense], schedule: Schedule, nodes:
 
 def programmed(node: NodeConfig, length: int, layers: int, *, stale: bool = False, nodes: int = 1) -> NodeConfig:
     """Return the configuration with several queues and room for programs of a number of layers. Without a compute
-    engine it also has COMPUTE and room to stage gradients. For overlapping passes (``stale``) on a number of nodes,
+    engine it also has COMPUTE and room to stage gradients. For overlapping passes (``stale``) on ``nodes`` nodes,
     it counts the updates of weights, and has master weights and room for two copies of the weights."""
     programs = Programs() if node.programs is None else node.programs
     depth = max(programs.depth, 1 << (2 * layers - 1).bit_length())

@@ -27,7 +27,7 @@ class _Run:
     queues: list[list[Command]]
     passes: int
     parity: int
-    done: list[int]  # commands of each queue that have ended
+    done: list[int]  # number of commands that have ended, by queue
     # modelled cycles of each command, by queue and number
     durations: dict[tuple[int, int], int | None] = dataclasses.field(default_factory=dict)
     versions: dict[tuple[int, int], int] = dataclasses.field(default_factory=dict)
@@ -162,7 +162,7 @@ class GoldenPrograms:
 
 
 def _timed(programs: Sequence[list[list[Command]]], rank: int, nodes: GoldenNodes) -> list[list[Timed]] | None:
-    """Commands of queues for the model of time; None if nodes wait for different commands of their own."""
+    """Commands of queues for the model of time; None if the nodes' waits for their own commands differ."""
     if any(list(map(len, program)) != list(map(len, programs[0])) for program in programs):
         return None
     queues = []

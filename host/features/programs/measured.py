@@ -14,14 +14,14 @@ from sim.golden.features.programs.program import Span
 
 __all__ = ["commands_of", "timeline_names", "write", "write_traces"]
 
-#: Layers of the largest chunks that a run may compare.
+#: Maximum number of layers in the chunks that a run may compare.
 _MAX_CHUNK = 64
 
 #: Kinds of collectives by the first word of their names; an update of the strict schedule is local to each node.
 _KINDS = {"update": chakra.Kind.ALL_REDUCE, "sum": chakra.Kind.REDUCE_SCATTER, "gather": chakra.Kind.ALL_GATHER}
 
 def _ending(schedule: str) -> str:
-    """Return the end of the file names of a schedule, where the files of several schedules are written."""
+    """Return the suffix of a schedule's file names, needed where files of several schedules are written."""
     return f"-{schedule.replace(':', '-')}"
 
 
@@ -54,8 +54,8 @@ def write(report: dict[str, Any], directory: pathlib.Path, *, nodes: int) -> lis
 def commands_of(spans: Sequence[Span], layers: Sequence[Dense], *, strict: bool) -> list[chakra.Command]:
     """Return the commands of a node, in the order of their starts.
 
-    Each command depends on the previous one in its queue, and on the command of each other queue that had ended last
-    when it started. The size of a collective is the size of its elements in bytes before any codec.
+    Each command depends on the previous one in its queue and, for each other queue, on the last command that had
+    ended when it started. The size of a collective is the size of its elements in bytes before any codec.
     """
     lengths = {layer.number: layer.length for layer in layers}
     passes = len({span.number for span in spans}) > 1
@@ -81,7 +81,7 @@ def commands_of(spans: Sequence[Span], layers: Sequence[Dense], *, strict: bool)
 
 def write_traces(report: dict[str, Any], layers: Sequence[Dense], prefix: pathlib.Path, *,
                  nodes: int) -> list[pathlib.Path]:
-    """Write traces of the last step of each schedule in a report; return the path of each first trace.
+    """Write traces of the last step of each schedule in a report; return each schedule's first path.
 
     With several schedules, each name ends with the schedule.
     """

@@ -82,9 +82,9 @@ def _common(first: range, other: range) -> bool:
     return number <= min(first[-1], other[-1])
 
 
-#: Number of passes within which commands are compared. Two commands of neighbouring passes both occur in the first
-#: two. Where a region alternates, commands two passes apart must be compared in even passes and in odd ones, which
-#: takes four passes. Any later pass repeats one of these, with more waits that are satisfied.
+#: Number of passes within which commands are compared. Commands of neighbouring passes both occur in the first two
+#: passes. Where a region alternates, commands two passes apart must be compared in even and in odd passes, which
+#: requires four passes. Later passes repeat these cases, with more waits already satisfied.
 PASSES = 4
 
 #: Number of values of a lag, which has two bits.
@@ -95,7 +95,7 @@ Clock: TypeAlias = list[int]
 
 
 class Wait(NamedTuple):
-    """Wait for the first ``after`` commands of a queue, in the pass ``lag`` before this one; 0 for none."""
+    """Wait for the first ``after`` commands (0: none) of a queue, in the pass ``lag`` passes earlier."""
 
     after: int = 0
     lag: int = 0
@@ -127,7 +127,7 @@ class Conflict:
     lag: int
     #: Whether the pass of the second command is odd (1) or even (0); None where that makes no difference.
     odd: int | None
-    #: Region of the second command that both access and at least one writes.
+    #: Region of the second command that both commands access and at least one of them writes.
     region: Region
 
 
@@ -152,7 +152,7 @@ def _shared(first: Touch, second: Touch, first_odd: int, second_odd: int) -> Reg
 
 
 def conflicts(touches: Sequence[Touch]) -> list[Conflict]:
-    """Find the latest command of each other queue that each command must follow, per distance in passes.
+    """Find the latest command of each other queue that a command must follow, by distance in passes.
 
     Earlier commands of that queue have ended when the latest one has. Commands more than two passes apart need not be
     compared, since the same command two passes later comes between them.
@@ -175,7 +175,7 @@ def conflicts(touches: Sequence[Touch]) -> list[Conflict]:
 
 
 def needed(queues: Sequence[int], conflicts: Sequence[Conflict]) -> list[dict[int, Wait]]:
-    """The latest wait of each command for each other queue that its conflicts require."""
+    """Return, for each command and each other queue, the latest wait that its conflicts require."""
     positions = places(queues)
     waits: list[dict[int, Wait]] = [{} for _ in queues]
     for conflict in conflicts:
@@ -213,7 +213,7 @@ def _sorted(before: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
 
 
 def find_cycle(queues: Sequence[int], waits: Waits) -> list[int]:
-    """Find commands that each must follow the next one, and the last one the first; empty if none do.
+    """Find a cycle of commands that must each follow the next one; empty if there is none.
 
     Waits with a lag are ignored, since they refer to earlier passes.
     """
@@ -222,7 +222,7 @@ def find_cycle(queues: Sequence[int], waits: Waits) -> list[int]:
 
 def find_node_cycle(queues: Sequence[int], waits: Waits, remotes: Remotes, collective: Sequence[bool],
                     nodes: int) -> list[tuple[int | None, int]]:
-    """Find commands of nodes, as (rank, index), that each must follow the next one, the last the first.
+    """Find a cycle of commands, as (rank, index), that must each follow the next; empty if there is none.
 
     A collective ends on each node after it has started on all nodes; its end belongs to no rank. Waits with a lag are
     ignored, since earlier passes have already ended.
@@ -247,7 +247,7 @@ def find_node_cycle(queues: Sequence[int], waits: Waits, remotes: Remotes, colle
 
 
 def _cycle(before: Sequence[Sequence[int]]) -> list[int]:
-    """Find members that each must follow the next one, and the last one the first; empty if none do."""
+    """Find a cycle of members that must each follow the next one; empty if there is none."""
     _, left = _sorted(before)
     if not left:
         return []
@@ -303,7 +303,7 @@ def races(queues: Sequence[int], waits: Waits, conflicts: Sequence[Conflict]) ->
 
 def reduced(queues: Sequence[int], waits: Waits, conflicts: Sequence[Conflict],
             least: Waits) -> list[dict[int, Wait]]:
-    """Remove redundant waits; a wait is reduced at most to the wait of the same command in ``least``."""
+    """Remove redundant waits; no wait is reduced below the wait of the same command in ``least``."""
     result = [dict(own) for own in waits]
     candidates = [(wait.lag, index, queue) for index, own in enumerate(result) for queue, wait in own.items()
                   if wait != least[index].get(queue, Wait())]

@@ -127,9 +127,9 @@ def _refuse_circle(names: Sequence[str]) -> None:
 class CompiledProgram:
     """Commands of each queue, with their waits.
 
-    The waits of each task are indexed by the queue that it waits for. They are not checked; see :meth:`check`. Waits
-    for other nodes are given for all ranks or for none; if given, ``nodes`` is the number of nodes in the ring.
-    """
+    The waits of each task are indexed by the queue that it waits for. Waits are not checked here; see :meth:`check`.
+    Waits for other nodes are given for all ranks or for none; if given, ``nodes`` is the number of nodes in the
+    ring."""
 
     def __init__(self, tasks: tuple[Task, ...], queues: int, waits: order.Waits, *, remotes: order.Remotes = (),
                  nodes: int | None = None):
@@ -146,7 +146,7 @@ class CompiledProgram:
 
     @property
     def collectives(self) -> int:
-        """Collective numbers that a pass uses, one for each command of the collective engine."""
+        """How many collective numbers a pass uses: one for each command of the collective engine."""
         return sum(task.operation in _NUMBERED for task in self.tasks)
 
     @property
@@ -334,7 +334,7 @@ class Program:
             waits[other.queue] = order.later(waits.get(other.queue, _NO_WAIT), wait)
 
     def _wait_for_nodes(self, task: Task, other: Task, wait: Wait, unit: int | Sequence[int | None]) -> None:
-        """Make a command wait for a command of another node, or on that node itself for its own command."""
+        """Make a command wait for another node's command; that node itself waits for its own command."""
         if self._nodes is None:
             raise ProgramError(f"Program must have a number of nodes for {task.name} to wait for one of them")
         units = [unit] * self._nodes if isinstance(unit, int) else list(unit)

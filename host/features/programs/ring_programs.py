@@ -28,10 +28,10 @@ from host.driver.words import Words, pack, places
 
 __all__ = ["NodeProgram", "Passes", "RingPrograms", "Staged", "digest", "edit_words"]
 
-#: Largest number of a run. The first run has number 1.
+#: Highest number of a run. The first run has number 1.
 _RUNS = (1 << int(RUN_BITS)) - 1
 
-#: Longest poll for events, in cycles: where nodes have different numbers of commands; and in quorum updates, since a
+#: Maximum cycles to poll for events: where nodes have different numbers of commands, and in quorum updates, where a
 #: node is given its next computation when an event is taken.
 _LOOK, _SHORT_LOOK = 500, 100
 
@@ -65,7 +65,7 @@ class Staged:
 
     programs: list[list[list[Command]]]
     model: int  # number of the staged program
-    set: int | None = None  # first set in which they apply; None until the edit is acknowledged
+    set: int | None = None  # first set in which the programs apply; None until the edit is acknowledged
     comparisons: int = 0  # number of comparisons by an edit that was then withdrawn
 
 
@@ -107,7 +107,7 @@ class RingPrograms:
 
     @property
     def next_set(self) -> int | None:
-        """Set after the latest run, which edits must name on nodes with two banks; None before a run."""
+        """Number of the set that follows the latest run, required in edits for two banks; None before a run."""
         return self._next_set
 
     def begin_set(self, number: int) -> None:
@@ -120,7 +120,7 @@ class RingPrograms:
         self._next_set = number
 
     def _turn(self, first: int) -> None:
-        """Make the staged programs the loaded ones if their first set is starting."""
+        """Treat the staged programs as loaded if their first set is starting."""
         if self._staged is not None and self._staged.set == first:
             self._programs, self._model, self._staged = self._staged.programs, self._staged.model, None
 
@@ -205,7 +205,7 @@ class RingPrograms:
             last, [], slot=len(_queue_of(staged.programs[rank], last)), model=staged.model, idle=True))
 
     def edit(self, *, number: int, set: int) -> None:
-        """Make the staged programs valid from a set on, which is the ``first`` of a run, and wait for all
+        """Make the staged programs valid from set ``set`` on, the ``first`` of a run, and wait for all
         acknowledgements. Raises ``DeviceError`` if a node rejects the edit, which is then withdrawn on all nodes."""
         staged = self._staged
         if staged is None:
@@ -326,13 +326,13 @@ class RingPrograms:
 
     @property
     def _longest_look(self) -> int:
-        """Longest poll for events, in cycles; unlimited if the n-th events of all nodes almost coincide."""
+        """Maximum cycles to poll for events; unlimited if the n-th events of all nodes almost coincide."""
         if any(command.round for program in self._programs for queue in program for command in queue):
             return _SHORT_LOOK
         return _LOOK if len({tuple(map(len, program)) for program in self._programs}) > 1 else (1 << 32) - 1
 
     def _fail(self, events: list[list[Event]], failed: list[Event | None], counts: list[int]) -> None:
-        """Raise the error of a run that did not end well, given the failed event of each node or else its last one; a
+        """Raise the error of a failed run, given the failed event of each node, or its last event if none failed; a
         node with too few events has not ended its program."""
         decisive = [bad or (own[-1] if len(own) == count and own else None)
                     for own, bad, count in zip(events, failed, counts, strict=True)]
@@ -385,7 +385,7 @@ def _outcome(events: list[list[Event]], traces: list[list[TraceRecord]]) -> Outc
     def flagged(flag: EventFlag) -> tuple[int, ...]:
         return tuple(rank for rank, own in enumerate(events) if any(flag in event.flags for event in own))
 
-    # A record with a later time may come first, since two records of one cycle wait for each other; times wrap.
+    # A record with a later time may come first, since one of two records in a cycle is delayed; times wrap.
     cycles: list[Cycles] = []
     for trace in traces:
         times = [(record.time - trace[0].time + (1 << 31)) % (1 << 32) - (1 << 31) for record in trace]
@@ -407,8 +407,8 @@ def _named(device: Device, program: NodeProgram, queue: int) -> list[Command]:
 
 
 def edit_words(*, number: int, set: int, digest: int) -> Words:
-    """Build the words of an EDIT, which makes the idle bank the program from set ``set`` on. ``digest`` is the CRC-32
-    of the loads; see docs/program.md."""
+    """Build the words of an EDIT, which makes the program in the idle bank valid from set ``set`` on. ``digest`` is
+    the CRC-32 of the loads; see docs/program.md."""
     return pack(_EDIT, {"number": number, "set": set, "digest": digest}, "Edit's")
 
 

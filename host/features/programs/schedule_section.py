@@ -19,7 +19,7 @@ __all__ = ["Program"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Program(Schedule):
-    """Options of the schedule by programs on the nodes."""
+    """Options of a schedule that runs as programs on the nodes."""
 
     kind: ClassVar[str] = "program"
     lead: ClassVar[str] = "--overlap"

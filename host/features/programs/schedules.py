@@ -71,7 +71,7 @@ class Schedule:
 
     @property
     def behind(self) -> int:
-        """Number of first layers that compute with weights that lack the previous pass's update."""
+        """Number of layers, from the first on, that compute with weights that lack the previous pass's update."""
         return self.layers if self.kind is Kind.DELAYED else 0
 
     def check_state(self, *, packed: bool) -> None:
@@ -127,7 +127,7 @@ class Copies:
 class Work:
     """A command that computes or moves results."""
 
-    #: ``forward`` or ``backward`` and the number of the layer, or another name.
+    #: Name: ``forward`` or ``backward`` with the number of the layer, or any other name.
     name: str
     operation: str
     reads: list[Region]
@@ -169,7 +169,7 @@ def modelled(layers: Sequence[Dense], *, staged: int, copies: Copies | None = No
         if layer.number > 1:
             reads.append(copies.weights(layer))
         commands.append(work(layer, "backward", reads, [_of("gradients", [layer])]))
-    if copies.layers is not None:  # the first backward command, after the whole backward of the previous pass
+    if copies.layers is not None:  # the first backward command waits until gradients are staged
         commands[len(layers)].fields["wait"] = STAGED_FLAG
     return commands
 
@@ -216,8 +216,8 @@ class _Builder:
                 raise ValueError("Schedule of a program must be one, not search: measure several and choose")
 
     def update(self, part: Sequence[Dense]) -> None:
-        """Add a fused update of neighbouring layers. Where updates are counted it is of one layer, on nodes with
-        master weights, and reads no weights."""
+        """Add a fused update of neighbouring layers. Where updates are counted, it updates a single layer on nodes
+        with master weights, and reads no weights."""
         counted, state = self.copies.layers is not None, _of("state", part)
         weights = self.copies.weights(part[0]) if counted else _of("weights", part)
         self._collective("update", Collective.FUSED_UPDATE, part, writes=[weights, state], reads=[
@@ -277,7 +277,7 @@ def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Cos
     for ``depth`` commands.
 
     COMPUTE copies gradients from element ``staged`` on (see :func:`modelled`), unless ``computed`` contains the
-    commands of a compute engine. Copies of the weights of layers that have two are ``distance`` elements apart.
+    commands of a compute engine. The two copies of a layer's weights, if any, are ``distance`` elements apart.
     """
     if nodes < 1:
         raise ValueError(f"Node count must be at least 1, not {nodes!r}")
@@ -322,8 +322,8 @@ def fused(length: int, *, owner: int | None = None) -> CompiledProgram:
 
 
 class Trials:
-    """Chunk sizes that a search tries, after the earlier ``trials``. Chunks of the last trial have ``most`` layers,
-    which is all layers but the last, or more."""
+    """Chunk sizes that a search tries, after the earlier ``trials``. The last trial has chunks of at least ``most``
+    layers, which are all layers but the last."""
 
     def __init__(self, most: int, trials: Sequence[tuple[int, int]] = ()):
         if most < 1:
@@ -334,7 +334,7 @@ class Trials:
 
     @property
     def over(self) -> bool:
-        """Whether a size was not shorter than the previous one, or no size is left."""
+        """Whether the last size gave no shorter pass than the previous one, or no size is left."""
         return bool(self.trials) and (self._longer or self.trials[-1][0] >= self._most)
 
     @property
@@ -349,7 +349,7 @@ class Trials:
         return 2 * self.trials[-1][0] if self.trials else 1
 
     def note(self, cycles: int) -> None:
-        """Record the cycles of a pass with chunks of the size to try."""
+        """Record the cycles of a pass with chunks of size :attr:`size`."""
         self.trials.append((self.size, cycles))
 
     @property
@@ -359,7 +359,7 @@ class Trials:
                     None)
 
     def lines(self) -> list[str]:
-        """Return a line for each trial, and after the search one line for both readings of the rule."""
+        """Return a line for each trial and, after the search, a line on the sizes that both readings choose."""
         lines = [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self.trials]
         if self.over:
             literal = "none" if self.claimed is None else f"chunks:{self.claimed}"
@@ -368,8 +368,8 @@ class Trials:
 
 
 def search(most: int, measure: Callable[[int], int]) -> Trials:
-    """Try chunks of 1, 2, 4, … layers until a size is not shorter than the previous one, where ``measure`` returns
-    the cycles of a pass with chunks of a size; see :class:`Trials`."""
+    """Try chunks of 1, 2, 4, … layers until a size gives no shorter pass than the previous one; ``measure`` returns
+    the cycles of a pass with chunks of a size. See :class:`Trials`."""
     trials = Trials(most)
     while not trials.over:
         trials.note(measure(trials.size))

@@ -75,7 +75,7 @@ def draw(spans: Sequence[Span], path: pathlib.Path, *, title: str, note: str = "
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("cycle")
         show_thousands(axes.xaxis)
-        room = 10.5 / (end or 1)  # approximate inches of a cycle
+        room = 10.5 / (end or 1)  # approximate inches per cycle
         for span in spans:
             row = rows.index((span.node, span.queue))
             axes.broken_barh([(span.start, span.end - span.start)], (row - _HEIGHT / 2, _HEIGHT), linewidth=0.5,

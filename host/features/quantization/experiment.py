@@ -1,7 +1,7 @@
 """A trained perceptron in integers: quantised by every scheme, measured on nodes, and reported.
 
 Schemes with an integer offset run on the nodes' integer datapath, and every score is compared with the golden model,
-bit for bit. Schemes with a float offset cannot; their accuracy is computed here as a unit for them would compute it.
+bit for bit. Schemes with a float offset cannot run there; their accuracy is computed as a unit would compute it.
 
 A second network has a skewed last layer: the smallest weight is subtracted from all of its weights. All scores then
 rise by the same amount, so predictions are unchanged, and no weight is negative. Only its last layer has 4 bits.
@@ -47,7 +47,7 @@ __all__ = ["INPUT_SCALE", "UNITS", "Candidate", "candidates", "check_layers", "c
 
 Row = dict[str, Any]
 
-INPUT_SCALE = 1 / 16  # pixels are multiples of it
+INPUT_SCALE = 1 / 16  # pixels are multiples of this scale
 
 #: Units for an integer offset and for a float offset, by their names in `make synth`; each for 8 bits and for 4.
 _UNITS = {True: "quantization.integer_offset", False: "quantization.float_offset"}
@@ -83,7 +83,7 @@ class Candidate:
 
     @property
     def unit(self) -> str:
-        """Name of the unit that computes it, for codes of 8 bits if any layer has them."""
+        """Name of the unit that computes the network, for codes of 8 bits if any layer has them."""
         return _UNITS[self.config.scheme.integer] + ("-bits=4" if self.config.bits == 4 else "")
 
 
@@ -108,7 +108,7 @@ def skewed(layers: Sequence[FloatLayer]) -> list[FloatLayer]:
 
 def find_weights(path: Path | None, output: Path) -> tuple[Path, TrainedWeights | None]:
     """Find a perceptron that classifies digits: the file ``path``, or else weights of training or of an earlier run.
-    Returns their path and the weights, or the path for new weights and None. ``ValueError`` for other weights."""
+    Returns path and weights, or the path for new weights and None. Raises ``ValueError`` for other weights."""
     if path is not None:
         weights = load(path)
         if weights.workload is not WorkloadName.DIGITS:

@@ -3,7 +3,7 @@
 In each layer, activations X are integers of 8 bits with a scale Sx. Their products with the adjusted weights A are
 summed in 32 bits, starting from a bias in units of S · Sx, and an integer multiplier and a shift convert the sum to 8
 bits for the next layer. The sums of the last layer are the scores. A float offset does not allow this: each sum must
-first be converted to binary32, multiplied and added to.
+first be converted to binary32, multiplied, and added to another product.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FloatLayer:
-    """Weights of shape (outputs, inputs), and biases, of a layer as trained."""
+    """A trained layer: weights of shape (outputs, inputs), and biases."""
 
     weights: npt.NDArray[np.floating]
     biases: npt.NDArray[np.floating]
@@ -74,7 +74,7 @@ class QuantizedLayer:
     #: Biases in units of S · Sx.
     bias: Integers
     input: Activation
-    #: Activations that are output; None for the last layer.
+    #: Activations that the layer outputs; None for the last layer.
     output: Activation | None = None
     relu: bool = False
     #: Requantization to the output's scale; None for the last layer, or with a float offset.
@@ -146,7 +146,7 @@ class QuantizedNetwork:
 
 
 def float_layers(model: Model, parameters: npt.NDArray[np.floating] | None = None) -> list[FloatLayer]:
-    """Return the linear layers of a perceptron, optionally with other parameters than its own."""
+    """Return the linear layers of a perceptron, optionally with different parameters."""
     views = model.views(model.parameters if parameters is None else parameters)
     return [FloatLayer(view["weight"].copy(), view["bias"].copy()) for view in views if view]
 
@@ -207,7 +207,7 @@ def _layer(layer: FloatLayer, config: QuantizationConfig, bits: int, scale: Acti
 
 def assemble(weights: QuantizedWeights, bias: Integers, scale: Activation, output: Activation | None, *,
              relu: bool) -> QuantizedLayer:
-    """Build a layer from integers and scales, with its multipliers; ``ValueError`` if a sum may overflow."""
+    """Build a layer with multipliers from integers and scales; raises ``ValueError`` if sums may overflow."""
     check_sums(weights, bias, scale)
     factors = None
     if output is not None and weights.minima is None:

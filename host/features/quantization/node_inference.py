@@ -52,7 +52,7 @@ class Program:
     outputs: int
     signed: bool  # whether inputs are int8
     lanes: int
-    beats: int  # cycles with all lanes multiplying, per sample
+    beats: int  # cycles per sample in which all lanes multiply
 
 
 def _rows(count: int, per_row: int) -> int:

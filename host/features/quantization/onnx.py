@@ -3,7 +3,7 @@
 A graph contains the same integers: ONNX computes (code - zero point) · scale, so the zero point is -Z where codes
 count up; codes that count down are reversed first. A graph does not contain multipliers and shifts. A runtime
 multiplies by the scales in binary32 and rounds to nearest even, so a hidden activation may be one step off. An import
-recomputes multipliers and shifts from the scales, identical to the bit.
+recomputes multipliers and shifts from the scales; they are bit-identical to the original ones.
 
 The packages onnx and onnxruntime are an extra: ``pip install gradring[onnx]``.
 """
@@ -68,7 +68,7 @@ class _Writer:
         return self.node("DequantizeLinear", [codes, *parameters], name)
 
     def layer(self, stream: str, number: int, layer: QuantizedLayer) -> str:
-        """Add a layer that reads the codes of a stream; ``ValueError`` if zero is not among the levels."""
+        """Add a layer that reads the codes of a stream; raises ``ValueError`` if zero is not among the levels."""
         weights = layer.weights if layer.weights.variant is Variant.MIN else _reversed(layer.weights)
         top = 2**weights.bits - 1
         if weights.offsets.max() > 0 or weights.offsets.min() < -top:
@@ -120,7 +120,7 @@ def export_onnx(network: QuantizedNetwork, path: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-    """Agreement of a runtime's answers, the outputs with the largest scores, with the integer model's."""
+    """Agreement of a runtime's answers (the outputs with the largest scores) with the integer model's."""
 
     equal: int  # examples with the same answer
     tied: int  # examples whose answer shares the largest integer score with other outputs
@@ -214,7 +214,7 @@ def import_onnx(path: Path) -> QuantizedNetwork:
     """Read a network from a graph in the form that :func:`export_onnx` writes.
 
     If the graph has no properties, codes count up and zero points decide the scheme. Raises ``ValueError`` with the
-    position if the graph has another form.
+    position if the graph has a different form.
     """
     import onnx
     from google.protobuf.message import DecodeError

@@ -28,7 +28,7 @@ SCHEMA = Schema("gradring.quantization", 2, columns_of(
 
 
 def _find(report: dict[str, Any], network: str, bits: int, scheme: Scheme, scale: str) -> Row:
-    """Find the row that is rounded to nearest, with plain extrema."""
+    """Find the row of a scheme with rounding to nearest and with plain extrema."""
     return next(row for row in report["rows"] if (
         row["network"], row["bits"], row["scheme"], row["scale"], row["rounding"], row["extrema"]) == (
         network, bits, scheme.value, scale, Rounding.NEAREST.value, Extrema.ZERO.value))
@@ -64,7 +64,7 @@ _CAPTION = ("trunc.: weights truncated, else rounded to nearest. error: largest 
 
 
 def table(report: dict[str, Any]) -> Table:
-    """Tabulate the rows that are rounded to nearest, with the accuracy under truncation for comparison."""
+    """Tabulate the rows with rounding to nearest, and the accuracy under truncation for comparison."""
     keys = ("network", "bits", "scale", "label")
     truncated = {tuple(row[key] for key in keys): row for row in report["rows"]
                  if row["rounding"] == Rounding.TRUNCATE.value}
@@ -88,13 +88,13 @@ def _steps(row: Row) -> str:
 
 
 def _heading(row: Row) -> str:
-    """Bits, scale and network, which are common to the rows of a section."""
+    """Bits, scale and network, which are the same for all rows of a section."""
     bits = "+".join(map(str, row["bits_per_layer"])) if row["network"] == SKEWED else f"{row['bits']}"
     return f"{bits}, {row['scale']}{', skewed' if row['network'] == SKEWED else ''}"
 
 
 def advice(report: dict[str, Any]) -> str | None:
-    """Commands that show why LUTs are missing in the table; None if no LUTs are missing."""
+    """Commands that show why LUT counts are missing in the table; None if none are missing."""
     missing = [unit.partition("-") for unit, lut4 in report["units"].items() if lut4 is None]
     commands = [f"python -m boards.synth --count --unit {unit}{f' --set {option}' if option else ''}"
                 for unit, _, option in missing]
@@ -165,7 +165,7 @@ def _draw_skewed(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _decibels(row: dict[str, Any]) -> float:
-    """Quality of a row's scores as the height of a bar; none if exact, or too large to be squared."""
+    """Height of the bar for the quality of a row's scores; zero if they are exact or the errors overflow."""
     value = row["scores_db"]
     return 0.0 if value is None or not np.isfinite(value) else float(value)
 

@@ -23,7 +23,7 @@ Integers = npt.NDArray[np.int64]
 
 BITS = (4, 8)  # possible numbers of bits of a code
 
-#: Quotients that miss an integer only by float64's rounding count as that integer, even where they are truncated.
+#: Quotients that differ from an integer only by float64's rounding are taken as that integer, even if truncated.
 _ALMOST = 1 + 2.0**-48
 
 
@@ -141,7 +141,7 @@ def _integers(quotients: Floats, rounding: Rounding) -> Integers:
 
 
 def _aligned(low: Floats, high: Floats, top: int) -> tuple[Floats, Floats]:
-    """Return the nearest range around this one that includes zero as one of its ``top`` + 1 levels."""
+    """Return the nearest enclosing range that includes zero as one of its ``top`` + 1 levels."""
     near = np.rint(-low * top / np.where(high > low, high - low, 1))
     below = np.clip(np.stack([near, near - 1, near + 1]), 0, top)
     # This is 0 / 0 if there is no weight on a side, and infinite if there are weights but no level.
@@ -202,7 +202,7 @@ class Activation:
 def calibrate(values: npt.NDArray[np.floating], *, method: Calibration = Calibration.MINMAX,
               percentile: float = 99.9) -> Activation:
     """Choose the scale of activations from a sample of finite ``values``, at least one. Activations are signed if any
-    value is negative. By percentile, the range ends at a percentile of magnitudes, above 0 and at most 100."""
+    value is negative. A percentile of the magnitudes, above 0 and at most 100, can limit the range."""
     values = np.asarray(values, np.float64)
     if not values.size or not np.isfinite(values).all():
         raise ValueError("Activations must be finite, and at least one")

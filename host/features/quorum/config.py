@@ -20,7 +20,7 @@ class Late(enum.Enum):
 class LateConfig:
     """Configuration of a run with stragglers."""
 
-    #: With ``wait`` every round waits for all workers, whatever the quorum and the deadline are.
+    #: With ``wait`` every round waits for all workers, regardless of quorum and deadline.
     late: Late = Late.APPLY
     workers: int = 4
     #: Slowdown of each straggler's computations, by worker.
@@ -68,7 +68,7 @@ class LateConfig:
 
     @property
     def closing(self) -> int:
-        """Number of gradients in time that close a round."""
+        """Number of timely gradients that close a round."""
         return self.workers if self.late is Late.WAIT else self.quorum
 
     @property
@@ -78,7 +78,7 @@ class LateConfig:
 
 
 def stragglers(text: str) -> dict[int, float]:
-    """Parse the slowdowns of workers, as in ``3:4.5,1:2``; ``ValueError`` if the text has another form."""
+    """Parse slowdowns of workers, as in ``3:4.5,1:2``; raises ``ValueError`` if the text is malformed."""
     factors: dict[int, float] = {}
     for item in text.split(",") if text else ():
         worker, _, factor = item.partition(":")

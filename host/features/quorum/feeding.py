@@ -2,8 +2,8 @@
 
 In rounds of gradients, nodes do not wait for each other's gradients. A pass of the computing queue is one COMPUTE,
 and a pass of the other queue is APPLY_LATE, LATCH and FUSED_UPDATE. Nodes may be at different passes of the first
-queue. The host stages the next computation of a node when the node's current computation has ended, and also the
-previous round, which produces the weights. docs/ring/quorum.md specifies the rules.
+queue. The host stages the next computation of a node when the node's current computation and the previous round,
+which produces the weights, have ended. docs/ring/quorum.md specifies the rules.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ _RECORDS = 4
 class Closing:
     """Rules that determine when a round closes, identical on all nodes of a ring."""
 
-    #: Number of gradients in time that close a round.
+    #: Number of timely gradients that close a round.
     quorum: int
     #: Cycles after which a round with a gradient is closed; 0 for no deadline.
     deadline: int = 0
@@ -59,7 +59,7 @@ class Closing:
             raise ValueError(f"Weights of late gradients must not grow with their age, not {self.weights!r}")
 
     def registers(self) -> dict[str, int | float]:
-        """Return the values of the registers that hold these rules."""
+        """Return the values of the registers that hold the rules."""
         packed = sum(weight << 5 * index for index, weight in enumerate(self.weights))
         parts = {f"STALE_WEIGHTS_{n}": packed >> 25 * n & (1 << 25) - 1 for n in range(3)}
         return {"QUORUM": self.quorum, "DEADLINE": self.deadline, **parts}
@@ -113,8 +113,8 @@ class QuorumProgram:
         ]
 
     def prepare(self, ring: TrainingRing, closing: Closing, *, scale: float) -> None:
-        """Load the programs, rules, zeros, and the table of scales, which are ``scale``, the factor of a single
-        node's gradient, divided by the number of gradients."""
+        """Load the programs, the rules, the zeros, and the table of scales: ``scale``, the factor of a single node's
+        gradient, divided by each possible number of gradients."""
         if ring.nodes != self.nodes:
             raise ValueError(f"Ring must have {self.nodes} nodes, not {ring.nodes}")
         if closing.quorum > self.nodes:
@@ -151,15 +151,15 @@ class QuorumModel:
 
 
 class QuorumFeeder:
-    """Stage the next computation of each node, and follow the rounds by their events. The run has ``passes`` passes,
-    which follow the ``first`` ones."""
+    """Stage the next computation of each node, and follow the rounds by their events. The run consists of ``passes``
+    passes, which follow ``first`` earlier ones."""
 
     def __init__(self, ring: TrainingRing, program: QuorumProgram, model: QuorumModel, *, passes: int, first: int):
         self._ring, self._program, self._model, self._rounds = ring, program, model, model.rounds
         self._first = self._newest = first
         #: Number of the round after the run's last one.
         self.last = first + passes
-        self._asked = [first] * program.nodes  # COMPUTE commands that have been given a flag, by rank
+        self._asked = [first] * program.nodes  # number of COMPUTE commands with their flag set so far, by rank
         self._ended = {tag: [first] * program.nodes for tag in (COMPUTE, APPLY_LATE, LATCH, UPDATE)}
         self._staged: list[dict[int, Bits]] = [{} for _ in range(program.nodes)]
         #: Masks of each round of the run, as reported by the events of APPLY_LATE.
@@ -173,7 +173,7 @@ class QuorumFeeder:
 
     @property
     def computing(self) -> dict[int, int]:
-        """Round for which each computing node computes, by rank."""
+        """Round of the computation in progress on each computing node, by rank."""
         return {rank: number for rank, staged in enumerate(self._staged) for number in staged}
 
     def begin(self) -> None:
@@ -244,7 +244,7 @@ class QuorumFeeder:
 
 
 class TraceReader:
-    """Reader of traces in parts, for a run with more commands than they hold; created before the run."""
+    """Reader of traces in parts, for a run with more commands than traces hold; created before the run."""
 
     def __init__(self, ring: Ring):
         self._devices = ring.devices

@@ -42,12 +42,12 @@ class QuorumUpdates:
         self._devices.write_space(buffer.space, buffer.base, {rank: words})
 
     def resume_set(self, rank: int, slot: int, tag: int, gradient: npt.NDArray[Any], buffer: Buffer) -> None:
-        """Restore a gradient that a node had computed for a round, in the slot that has this buffer."""
+        """Restore a gradient that a node had computed for a round, in the slot with this buffer."""
         self.write_gradient_of(rank, gradient, buffer)
         device = self._devices[rank]
         for ready in (1, 0):
             device.write_register("RESUMED_SET", tag & 0xFFFF | slot << _SLOT | ready << _READY)
 
     def slots(self) -> list[list[dict[str, int]]]:
-        """Read the slots of each node: the round, and whether it is computing, pending or taken."""
+        """Read the slots of each node: round, and whether the gradient is being computed, pending or taken."""
         return [[device.read_fields(f"SLOT_{slot}") for slot in range(2)] for device in self._devices]

@@ -34,7 +34,7 @@ SCHEMA = Schema("gradring.quorum", 2, columns_of(
 
 
 def build(config: LateConfig, run: QuorumExecutor, **figures: Any) -> dict[str, Any]:
-    """Build the report of a run so far; ``figures`` are added by the simulation."""
+    """Build the report of a run so far; ``figures`` are entries added by the simulation."""
     outcome, workers = run.outcome, range(config.workers)
     settings = dataclasses.asdict(config)
     settings |= {"late": config.late.value, "slow": {str(rank): config.slow[rank] for rank in sorted(config.slow)},
@@ -62,7 +62,7 @@ def build(config: LateConfig, run: QuorumExecutor, **figures: Any) -> dict[str, 
 
 
 def _renamed(counts: dict[str, Any]) -> dict[str, Any]:
-    """Name the counts of gradients by status."""
+    """Return the counts of gradients by status name."""
     return dict(counts)
 
 
@@ -91,14 +91,14 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 
 def _ages(report: dict[str, Any], worker: int) -> str | None:
-    """Smallest and largest age, in updates, of a worker's gradients that were applied late."""
+    """Minimum and maximum age, in updates, of a worker's gradients that were applied late."""
     ages = [age for row in report["updates"] for late, age in zip(row["applied_late"], row["ages"], strict=True)
             if late == worker]
     return " to ".join(map(str, dict.fromkeys((min(ages), max(ages))))) if ages else None
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Draw the loss of gradients in time over cycles, and below it the status of each worker's gradients."""
+    """Draw the loss of timely gradients against cycles, and the status of each worker's gradients below."""
     updates, settings = report["updates"], report["settings"]
     cycles = np.array([row["cycle"] for row in updates])
     with picture(path, size=(10, 5.2), rows=2, sharex=True, height_ratios=[3, 2],

@@ -26,7 +26,7 @@ __all__ = ["config_of", "train"]
 
 
 def config_of(spec: RunSpec) -> LateConfig:
-    """Build the configuration of a run from its complete description; ``ValueError`` if it is impossible."""
+    """Build a run's configuration from its complete description; raises ``ValueError`` if impossible."""
     schedule = spec.schedule
     assert isinstance(schedule, Quorum)
     assert schedule.straggler is not None
@@ -118,7 +118,7 @@ class _QuorumRun:
 
 
 def train(spec: RunSpec) -> dict[str, Any]:
-    """Execute a run, return its report; ``ValueError`` if impossible, ``typer.Exit`` after a signal."""
+    """Execute a run and return its report; raises ``ValueError`` if impossible, ``Exit`` after a signal."""
     config_of(spec)
     console = make_console()
     with Progress(console) as progress:

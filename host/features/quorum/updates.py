@@ -1,10 +1,10 @@
 """Training by quorum updates: rounds that close without stragglers, in blocks, checked bit for bit.
 
-Compute is modelled: COMPUTE delivers a gradient when an engine would have it, and on a straggler later by its factor.
-The nodes select the gradients of a round and report them in the events of APPLY_LATE; the golden model uses nothing
-but these masks. After every round the ledger records each computed element as applied in time, applied late, dropped
-or pending. At the end of a block the weights and state of all nodes, and their counts of gradients, are compared with
-the golden model.
+Compute is modelled: COMPUTE delivers a gradient when an engine would have computed it; stragglers are slower by their
+factors. The nodes select the gradients of a round and report them in the events of APPLY_LATE; the golden model uses
+only these masks. After every round the ledger records each computed element as applied in time, applied late, dropped
+or pending. At the end of a block, the golden model is compared with the weights, the state and the counts of
+gradients of all nodes.
 """
 
 import dataclasses
@@ -46,11 +46,11 @@ from sim.golden.features.quorum.rounds import Close, QuorumRounds, scale_table
 __all__ = ["BLOCK", "GradientStatus", "Outcome", "QuorumExecutor", "Workers", "make_quorum_trainer", "node_for",
            "patience_of", "quorum_batches"]
 
-#: Largest number of rounds in a block.
+#: Maximum number of rounds in a block.
 BLOCK = 32
 #: Maximum duration, in cycles, of a computation for which other nodes wait.
 _MAX_COMPUTATION = 1 << 28
-#: Approximate cycles of control words and of the start of an APPLY_LATE, but not of a late node.
+#: Approximate cycles for control words and for starting an APPLY_LATE, without the delay of a late node.
 _CLOSING = 150
 
 _COUNTERS = ("computed", "applied", "applied_late", "dropped")
@@ -62,7 +62,7 @@ class Outcome:
 
     #: Modelled cycle in which each round ended.
     cycles: list[int] = dataclasses.field(default_factory=list)
-    #: Mean loss of each round's gradients, before the update.
+    #: Mean loss of each round's timely gradients, before the update.
     losses: list[float] = dataclasses.field(default_factory=list)
     #: Cycle and test accuracy, after each block and at the end.
     measured: list[tuple[int, float]] = dataclasses.field(default_factory=list)
@@ -99,7 +99,7 @@ class Workers:
         return [round(compute * self._config.slow.get(worker, 1)) for worker in range(self._config.workers)]
 
     def update_cycles(self, nodes: int) -> int:
-        """Cycles of closing a round and of its update, on a number of nodes."""
+        """Cycles needed to close a round and to update the weights, on a number of nodes."""
         return self._costs.collective(Collective.FUSED_UPDATE, self.length, nodes=nodes) + _CLOSING
 
     def gradient(self, worker: int, number: int, batch: Batch) -> Array:
@@ -165,16 +165,16 @@ class QuorumExecutor(Executor[GradientStatus]):
         self._batches: dict[int, Batch] = {}  # batches of a block, by round
         self._ages: dict[int, tuple[int, ...]] = {}  # ages of late gradients, by round
         self._span = 0  # cycles of the rounds of a block, after they have ended
-        self._since = 0  # CYCLES of rank 0 at the start of a block
+        self._since = 0  # register CYCLES of rank 0 at the start of a block
         self._begun = [0] * config.workers  # cycle of the block in which each rank began its computation
         self._dropped: dict[int, int] = {}  # masks of dropped gradients, by round
         self._known_dropped = [0] * config.workers
         self.cycles = 0
-        self._before = [dict.fromkeys(_COUNTERS, 0) for _ in range(config.workers)]  # before the ledgers
+        self._before = [dict.fromkeys(_COUNTERS, 0) for _ in range(config.workers)]  # counts preceding the ledgers
 
     @property
     def left(self) -> int:
-        """Number of rounds that fit into the remaining cycles, by mean cycles so far or else modelled ones."""
+        """Number of rounds that fit into the remaining cycles, by the mean cycles so far, or modelled ones."""
         durations, update = self._durations
         closed = sorted(durations)[self._quorum - 1]
         if self._config.closing_deadline:
@@ -196,12 +196,12 @@ class QuorumExecutor(Executor[GradientStatus]):
 
     @property
     def _quorum(self) -> int:
-        """Number of gradients in time that close a round."""
+        """Number of timely gradients that close a round."""
         return min(self._config.closing, len(self.members))
 
     def begin(self, *, restored: bool = False) -> None:
-        """Write the program, the rules of rounds, weights, state and pending gradients to the nodes, unless they have
-        been ``restored``."""
+        """Write the program, the rules of rounds, weights, state and pending gradients to the nodes, unless the nodes
+        have been ``restored``."""
         if self._grid is not None:
             plan = self._grid.grid.disable(*(Part(Kind.NODE, worker) for worker in self.left_after)).plan(Shape.FLAT)
             self._grid.switch(plan)
@@ -265,7 +265,7 @@ class QuorumExecutor(Executor[GradientStatus]):
                 self._rounds.ready(rank, tag, gradient)
 
     def counts(self) -> list[dict[str, int]]:
-        """Count the gradients of each worker by status, without pending ones."""
+        """Count the gradients of each worker by status, except for pending gradients."""
         ledgers = dict(zip(self.members, self._rounds.ledgers, strict=True))
         return [{status: before[status] + (ledgers[worker].counts[status] if worker in ledgers else 0)
                  for status in _COUNTERS} for worker, before in enumerate(self._before)]
@@ -351,7 +351,7 @@ class QuorumExecutor(Executor[GradientStatus]):
                 > self._config.oldest]
 
     def _settled(self, on_event: Callable[[int, Event], None]) -> list[dict[str, int]]:
-        """Take all remaining events, and return counters of the nodes that no command has changed since."""
+        """Take all remaining events, and return the nodes' counters after the last change by a command."""
         while True:
             counters = self._ring.counters.read()
             events = [(rank, event) for rank, device in enumerate(self._ring.devices)
@@ -395,7 +395,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         self.begin()
 
     def _count_from(self, counts: list[dict[str, int]]) -> None:
-        """Use ``counts`` as the counts from before the new ledgers."""
+        """Use ``counts`` as the counts that precede the new ledgers."""
         self._before, self._known_dropped = counts, [worker_counts["dropped"] for worker_counts in counts]
 
     def _by_worker(self, ranks: int) -> int:
@@ -418,7 +418,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         return True
 
     def _close(self, closed: Close, contributions: list[npt.NDArray[np.uint32]]) -> None:
-        """Update the golden model by a closed round, and check the round's ledgers."""
+        """Update the golden model with a closed round, and check the round's ledgers."""
         rounds = self._rounds
         self._ages[closed.tag] = tuple(rounds.ages[rank] for rank in sorted(rounds.ages))
         self.reference.step([row.view(np.float32) for row in contributions], self._workers.closed_settings(closed))
@@ -500,7 +500,7 @@ def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: 
 
 
 def patience_of(data: Dataset, config: LateConfig) -> int:
-    """Maximum cycles that a node waits for a round; ``ValueError`` if a computation takes too long."""
+    """Maximum cycles that a node waits for a round; raises ``ValueError`` if a computation is too long."""
     longest = max(Workers(data, config).durations())
     if longest > _MAX_COMPUTATION:
         raise ValueError(f"Computations must take at most {_MAX_COMPUTATION:,} cycles, not {longest:,}: take fewer "

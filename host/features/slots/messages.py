@@ -27,7 +27,7 @@ from host.driver.words import Words, fields, pack, places
 __all__ = ["MAX_NODES", "PATIENCE", "SLICE", "WINDOW", "MessageHub", "place_of"]
 
 _MESSAGE, _HEADER = places(message_header_layout()), places(header_layout())
-WINDOW = 4  # unanswered messages to all nodes together: the number that each gate stores
+WINDOW = 4  # maximum unanswered messages to all nodes together, as many as each gate stores
 MAX_NODES = 15  # largest ring with ranks that fit the fields of a message
 #: Cycles without any packet, and packets of other nodes, after which a message is repeated.
 PATIENCE, OTHERS = 8192, 32
@@ -45,10 +45,10 @@ def place_of(nodes: int) -> int:
 
 @dataclasses.dataclass(eq=False)
 class _Piece:
-    """Part of a request with its own tag: ``words`` other than the tag, and the answer so far."""
+    """Part of a request with its own tag: ``words`` without the tag, and the answer so far."""
 
     words: Words
-    tag: int | None = None  # None until some of it has been sent
+    tag: int | None = None  # None until a message of the piece has been sent
     waiting: deque[Words] = dataclasses.field(default_factory=deque)  # messages that are still to be sent
     sent: Words | None = None  # the message sent last, while it is unanswered
     others: int = 0  # packets of other nodes since that message
@@ -57,7 +57,7 @@ class _Piece:
 
     @property
     def long(self) -> bool:
-        """Whether it needs several messages; it is then restarted with another tag if one of them is lost."""
+        """Whether the piece needs several messages; if one of them is lost, it restarts with a new tag."""
         return bool(self.words.size > MESSAGE_WORDS)
 
 
@@ -279,7 +279,7 @@ class MessageHub:
 
     @staticmethod
     def _piece(conversation: _Conversation, begin: int, payload: Words) -> _Piece | None:
-        """Find the piece that a message answers: a first part has its tag, later ones continue an answer."""
+        """Find the piece that a message answers: by its tag, or as the continuation of an answer."""
         for piece in conversation.on_the_way:
             if not payload.size:
                 if piece.long and piece.waiting and not piece.answer:

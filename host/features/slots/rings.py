@@ -24,9 +24,9 @@ def place_in_ring(devices: Devices) -> None:
 
 
 def wait_for_time(devices: Devices) -> None:
-    """Wait until all nodes have a valid TIME; slots need one, except in a ring of one node.
+    """Wait until all nodes have a valid TIME, which slots require except in a ring of one node.
 
-    Raises ``RingError`` if a node still has none after several SYNCs of rank 0.
+    Raises ``RingError`` if a node still has no valid TIME after several SYNCs of rank 0.
     """
     for _ in range(_SYNCS):
         lacks = [rank for rank, device in enumerate(devices) if not device.read_fields("TIME_STATUS")["valid"]]
@@ -39,7 +39,7 @@ def wait_for_time(devices: Devices) -> None:
 
 
 def place_nodes(devices: Sequence[Device]) -> None:
-    """Write each node's position on the whole ring of jobs, in this order; this ends all work in slots.
+    """Write each node's position on the ring that the jobs share, in this order; ends all work in slots.
 
     Raises ``ValueError`` if the jobs cannot use alternate nodes of the ring.
     """

@@ -107,7 +107,7 @@ def _run_both(experiments: list[Experiment], time: SharedTime, signals: Signals,
 
 
 def train(spec: RunSpec) -> list[dict[str, Any]]:
-    """Run both jobs side by side, and return their reports; ``ValueError`` if the run is impossible."""
+    """Run both jobs side by side, and return their reports; raises ``ValueError`` if a run is impossible."""
     nodes, configs, output = check_jobs(spec), _configs(spec), spec.known("output.folder")
     folders = [output / f"job-{job}" for job in range(JOBS)]
     console = make_console()

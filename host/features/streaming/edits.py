@@ -35,7 +35,7 @@ class Kind(enum.Enum):
 
     ``add`` inserts a layer with ``value`` inputs and outputs before the edit's layer, and ``remove`` removes such a
     layer. ``format`` changes the format of a layer's weights in FETCH, ``microbatches`` their number in a set, and
-    ``rate`` the learning rate; the last two have layer 0.
+    ``rate`` the learning rate; in the last two the layer is 0.
     """
 
     ADD = "add"
@@ -50,7 +50,7 @@ _KINDS = [kind.value for kind in Kind]
 
 @dataclasses.dataclass(frozen=True)
 class Structure:
-    """Editable parameters of a set's program; ``ValueError`` if it is impossible or does not fit."""
+    """Editable parameters of a set's program; raises ``ValueError`` if it is impossible or does not fit."""
 
     #: Number of inputs, and number of outputs of each layer.
     widths: tuple[int, ...]
@@ -109,9 +109,9 @@ class Edit:
 
     #: Number of the edit; edits are numbered from 1 in ascending order.
     number: int
-    #: Number of the first set in which it takes effect.
+    #: Number of the first set in which the edit takes effect.
     set: int
-    #: Number of the layer, from 1; or 0 for edits of no layer.
+    #: Number of the layer, from 1; or 0 if the edit refers to no layer.
     layer: int
     kind: Kind
     #: Width, format, number of microbatches, or learning rate.
@@ -138,7 +138,7 @@ class Edit:
 
     @property
     def line(self) -> str:
-        """The edit, described in a line."""
+        """One-line description of the edit."""
         where = f" of layer {self.layer}" if self.layer else ""
         return f"edit {self.number}, from set {self.set} on: {self.kind.value}{where} {self.value}"
 
@@ -257,8 +257,8 @@ _LOG = {"start": _START, "workers": fields.integer(1, 64), "seed": fields.intege
 
 
 def read_log(path: Path) -> dict[str, Any]:
-    """Read a log of `gradring lab streaming`; ``ValueError`` if the file is damaged or of another kind. The message
-    names the file and the first wrong field."""
+    """Read a log of `gradring lab streaming`. Raises ``ValueError``, with the file and the first wrong field, if the
+    file is damaged or of a different kind."""
     try:
         log = json_files.read(path)
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Lists and commands of a set on the workers of layer streaming, at addresses that edits keep.
+"""Lists and commands of a set on the workers of layer streaming, at addresses that edits do not change.
 
 Units of the same shape share a list for each window. Lists address the first bank of buffers; the offset of a command
 moves the addresses to the second bank. Executions alternate between the banks: during one of them the inputs of the
@@ -55,8 +55,8 @@ def free_base(length: int, taken: Sequence[tuple[int, int]], *, first: int = 0) 
 def next_bases(before: Sequence[Bits], bases: Sequence[int], after: Sequence[Bits], *, words: int) -> list[int]:
     """Addresses of the units after an edit; raises ``RefusedError`` if there is no room for a new unit.
 
-    Units are given by their master weights, before the edit together with their addresses; a unit that is kept is the
-    same object in ``after``. Each memory of the server has ``words`` words.
+    Units are represented by their master weights: ``before`` the edit, with addresses ``bases``, and ``after`` it. A
+    unit that is kept is the same object in both. Each memory of the server has ``words`` words.
     """
     held = {id(master): base for master, base in zip(before, bases, strict=True)}
     taken = [(base, base + len(master)) for master, base in zip(before, bases, strict=True)]
@@ -165,9 +165,9 @@ def compile_streaming(plan: StreamingPlan, *, array: Array, factors: Factors = b
     """Compile the lists of a plan from element ``base`` on, by default ``plan.lists``; ``factors`` chooses the
     factors of products.
 
-    With ``recompute``, backward recomputes the outputs of all layers; otherwise only the last layer's, which
-    its loss needs. The bits are the same: the outputs of a ReLU are the inputs of the next layer, whose backward sets
-    the gradients of zero outputs to zero.
+    With ``recompute``, backward recomputes the outputs of all layers; otherwise only the outputs of the last layer,
+    which its loss needs. Results are bit-identical: the outputs of a ReLU are the inputs of the next layer, whose
+    backward sets the gradients of zero outputs to zero.
     """
     if array.lanes != plan.worker.lanes:
         raise ValueError(f"Array must have the {plan.worker.lanes} lanes of the plan's worker, not {array.lanes}")
@@ -252,7 +252,7 @@ class _Builder:
                       self._plan.units[number].words)
 
     def _fetched(self, access: int) -> bool:
-        """Whether the unit of an access must be fetched, since its window does not contain it before."""
+        """Whether the unit of an access must be fetched, since its window does not contain it yet."""
         number, backward = self._accesses[access]
         window, earlier = self._plan.windows[backward][number], reversed(self._accesses[:access])
         return next((unit for unit, way in earlier if self._plan.windows[way][unit] == window), None) != number

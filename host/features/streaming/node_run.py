@@ -9,7 +9,7 @@ and an EDIT that all of them must acknowledge before the next set begins. Units 
 the programs of the new structure to workers and server, and the weights and state of all units to the server.
 
 Checkpoints are files that contain a :class:`NodeRun` and all of its nodes between two sets. They can be restored on
-different nodes that compute the same bits, with other speeds of links and far memories and any contents of banks.
+different nodes that compute the same bits, with different speeds of links and far memories and any contents of banks.
 """
 
 import contextlib
@@ -86,7 +86,7 @@ def worker_of(config: NodeConfig, *, windows: int = 2) -> Worker:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Next:
-    """Result of edits: number of the last one, new structure and program, and units new to the server."""
+    """Result of edits: the last edit's number, the new structure and program, and units new to the server."""
 
     number: int
     structure: Structure
@@ -107,8 +107,8 @@ def check_structure(structure: Structure, worker: NodeConfig, server: ServerConf
 
 
 class NodeRun(GoldenStreaming):
-    """Run of layer streaming on connected nodes, of which the last is the server, compared with golden nodes that
-    hold all layers; traces are read if ``traced``. See :class:`~host.features.streaming.run.GoldenStreaming`."""
+    """Run of layer streaming on connected nodes (the last one is the server), compared with golden nodes that hold
+    all layers; traces are read if ``traced``. See :class:`~host.features.streaming.run.GoldenStreaming`."""
 
     #: Outcome of the latest set.
     outcome: SetOutcome
@@ -124,15 +124,15 @@ class NodeRun(GoldenStreaming):
         self.relay: StreamingRing | None = None
         self._running: Structure | None = None
         self._next: _Next | None = None  # result of pending edits
-        self._staged = False  # whether the nodes have acknowledged it
+        self._staged = False  # whether the nodes have acknowledged the edits
         self._node_counts: tuple[Mapping[int, Counts], Mapping[int, Counts]] | None = None
-        #: Whether the nodes' bits and counts have equalled the golden ones so far.
+        #: Whether the nodes' bits and counts have been equal to the golden ones so far.
         self.same = True
         #: Cycles of each set traced since the run was started or resumed.
         self.times: list[SetTimes] = []
 
     def _compiled(self, structure: Structure, base: int | None = None) -> StreamingLists:
-        """Compile the lists of a structure; ``ValueError`` if nodes lack its formats, or if the server's table of
+        """Compile the lists of a structure; raises ``ValueError`` if nodes lack its formats, or the server's table of
         counts has no room for its units."""
         worker, server = self._nodes.devices[0].config, self._nodes.devices[-1].config
         check_structure(structure, worker, server, planes=self._optimizer.planes)
@@ -151,7 +151,7 @@ class NodeRun(GoldenStreaming):
     # Edits.
 
     def _send(self, edit: Edit) -> None:
-        """Send an edit; ``RefusedError`` if nodes with two banks have no room for both programs."""
+        """Send an edit; raises ``RefusedError`` if nodes with two banks have no room for both programs."""
         if self._banked and self.relay is not None:
             following = self._following(self.relay, [*self._pending, edit])
             super()._send(edit)
@@ -220,7 +220,7 @@ class NodeRun(GoldenStreaming):
                 self.relay.follow(self._next.program)
 
     def prepare(self, number: int) -> None:
-        """Prepare the next set; the nodes are compared before an edit."""
+        """Prepare the next set; before an edit, compare the nodes with the golden nodes."""
         if self._pending:
             self.compare()
             if self.relay is not None:  # the edit was made after the latest set
@@ -329,7 +329,7 @@ def open_streaming(nodes: StreamingNodes, *, workers: int, rate: Fraction = Frac
                    worker_rate: Fraction = Fraction(1),
                threads: int = 1,
                arithmetic: Arithmetic = Arithmetic.GATEWARE) -> Iterator[tuple[Ring, VerilatedRing]]:
-    """Open a ring of workers and a server; far memories move ``worker_rate`` and ``rate`` words a cycle."""
+    """Open a ring of workers and a server; far memories move ``worker_rate`` and ``rate`` words per cycle."""
     configs = [nodes.worker] * workers + [nodes.server]
     with open_ring(configs, threads=threads, arithmetic=arithmetic) as opened:
         simulation = opened.simulation
@@ -350,7 +350,7 @@ class StreamingCheckpointer(Checkpointer):
     _latest: tuple[dict[str, Any], DeviceFrame] | None = None
 
     def keep(self, ring: Ring, trainer: Trainer[NodeRun], rows: list[Any]) -> None:
-        """Store the state after the latest set with figures of all sets; write the file if it is due."""
+        """Store the state after the latest set and the report of all sets; write the file if it is due."""
         self._latest = copy.deepcopy({"state": trainer.state(), "rows": rows}), read(
             ring, trainer.executor.live())
         if self.due(trainer):
@@ -364,7 +364,7 @@ class StreamingCheckpointer(Checkpointer):
             self._latest = None
 
     def resume(self, ring: Ring, trainer: Trainer[NodeRun]) -> list[Any]:
-        """Restore nodes and run from the file, and return the figures of all sets. Raises ``CheckpointError`` if
+        """Restore nodes and run from the file, and return the report of all sets. Raises ``CheckpointError`` if
         these nodes cannot be restored from it."""
         try:
             with self.path.open("rb") as file:

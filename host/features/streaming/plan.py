@@ -111,7 +111,7 @@ class ListKey:
     outputs: int
     first: int
     width: int
-    #: Whether it is the backward list of the first layer, and whether it is a list of the last layer.
+    #: Whether the list is the backward list of the first layer, and whether it belongs to the last layer.
     bottom: bool
     top: bool
     #: In backward, whether gradients are added to the sums of an earlier microbatch.
@@ -268,7 +268,7 @@ class StreamingPlan:
 
     @property
     def line(self) -> str:
-        """The plan, described in a line."""
+        """One-line description of the plan."""
         name = "resident" if self.worker.resident else "streaming"
         return (f"{name}: {len(self.units)} units of at most {self.window:,} words, {self.count} x {self.microbatch} "
                 f"examples; on a worker {self.peak:,} words on the chip, and {self.far_words:,} in far memory")
@@ -310,7 +310,7 @@ def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1,
 def make_streaming_plan(widths: Sequence[int], *, worker: Worker, count: int, microbatch: int | None = None,
                     most: int = LARGEST) -> StreamingPlan:
     """Plan a perceptron of given widths, including inputs and outputs, for sets of ``count`` microbatches. By default
-    a microbatch has the maximum number that fits, up to ``most``. ``ValueError`` if the worker has no room."""
+    a microbatch has the maximum number that fits, up to ``most``. Raises ``ValueError`` if the worker has no room."""
     if count < 1:
         raise ValueError(f"Microbatches must be 1 or more, not {count!r}")
     if microbatch is not None and not 1 <= microbatch <= LARGEST:

@@ -33,7 +33,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def link_line(row: Mapping[str, Any]) -> str:
-    """Describe FETCH and PUSH of the longest units in a step in a line."""
+    """Describe the FETCH and PUSH of a step's longest units in one line."""
     parts = []
     for kind in ("fetch", "push"):
         cycles = row[f"measured_{kind}"]

@@ -64,7 +64,7 @@ class SetOutcome:
     losses: Bits
     #: Starts and ends of the commands of the first worker, if the set was traced.
     records: list[TraceRecord]
-    #: Program in which the tags of the records are indices.
+    #: Program of the set; the tags of the records are indices into it.
     program: CompiledProgram
 
 
@@ -84,7 +84,7 @@ class StreamingRing:
     """Connected workers of a plan and their server, which is the last node, training a model layer by layer. Raises
     ``ValueError`` if the last node is not a server, or if another node is not a worker.
 
-    Given the ``state`` of other nodes and a copy of their contents, these nodes continue from it.
+    Given the ``state`` of other nodes and a copy of their contents, these nodes continue from that state.
     """
 
     def __init__(self, ring: Ring, lists: StreamingLists, *, state: Mapping[str, Any] | None = None):
@@ -191,7 +191,7 @@ class StreamingRing:
         yield from self._ring.programs.stage(node_programs(following.compiled, self._ring.nodes))
         self._ring.settings.write(settings)
         yield
-        if self._earlier is None:  # edits of an earlier run precede these
+        if self._earlier is None:  # edits of an earlier run precede these edits
             self._earlier = max(int(device.read_fields("PROGRAM_SET")["latest"]) for device in self._ring.devices)
         begun = int(self._workers[0].read_register("NODE_TIME"))
         self._ring.programs.edit(number=self._earlier + number, set=self._sets % _SETS)

@@ -76,7 +76,7 @@ class Assessor(Protocol):
         """Propose changes to the program after ``following``, which is the program of the next set."""
 
     def state(self) -> Any:
-        """Return the state on which later changes depend: numbers and texts, in lists and dictionaries."""
+        """Return the state on which later changes depend: numbers and strings, in lists and dictionaries."""
 
     def restore(self, state: Any) -> None:
         """Continue from the state of an assessor with the same parameters."""
@@ -137,7 +137,7 @@ def edit_server(server: Server, old: Structure, edit: Edit) -> Structure:
 
 
 def accuracy_of(server: Server, x: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> float:
-    """Fraction of examples with the largest score at their label, with the weights that workers receive."""
+    """Fraction of examples with their label scored highest, using the weights that workers receive."""
     for layer, numbers in _by_layer(server.units).items():
         made = []
         for number in numbers:
@@ -173,13 +173,13 @@ class GoldenStreaming(Executor[SetReport]):
         self._send_edits(0)
 
     def propose(self, layer: int, kind: Kind, value: int | float | str, *, number: int | None = None) -> None:
-        """Send an edit that takes effect in a set, by default the next one."""
+        """Send an edit that takes effect in set ``number``, by default the next set."""
         self._send(make_edit(
             self._banks.following, number=len(self.log) + 1, set=len(self.reports) if number is None else number,
             layer=layer, kind=kind, value=value))
 
     def _send_edits(self, number: int) -> None:
-        """Send the edits of the log that take effect in a set."""
+        """Send the edits of the log that take effect in set ``number``."""
         for edit in (candidate for candidate in self._edits if candidate.set == number):
             self._send(edit)
 
@@ -189,7 +189,7 @@ class GoldenStreaming(Executor[SetReport]):
         self._pending.append(edit)
 
     def begin(self) -> None:
-        """Do nothing: the server has the first weights."""
+        """Do nothing: the server already holds the initial weights."""
 
     def prepare(self, number: int) -> None:
         """Apply the edits of the next set, which determine its number of examples, and send the edits of the
@@ -306,8 +306,8 @@ def _together(counts: Sequence[Counts]) -> Counts:
 
 
 class Plateau:
-    """Add a layer before the last one, at most ``most`` times, when the loss stops falling: when the mean of ``sets``
-    sets exceeds ``ratio`` times the mean of the ``sets`` sets before them, all after the last added layer."""
+    """Add a layer before the last one, at most ``most`` times, when the loss stops falling: when the mean loss of
+    ``sets`` sets exceeds ``ratio`` times the mean of the ``sets`` sets before, all after the last added layer."""
 
     def __init__(self, *, sets: int = 15, ratio: float = 0.97, most: int = 1):
         if sets < 1 or most < 0:

@@ -38,7 +38,7 @@ __all__ = ["check", "train"]
 
 
 class _StreamingRun:
-    """A run of layer streaming by a description with all defaults; ``ValueError`` if it is impossible."""
+    """A run of layer streaming, given a complete description; raises ``ValueError`` if it is impossible."""
 
     def __init__(self, spec: RunSpec):
         schedule, optimizer = spec.schedule, spec.optimizer
@@ -176,7 +176,7 @@ def _speed(what: str, text: str | None) -> Fraction:
 
 
 def _row(run: NodeRun, number: int, cycles: int, *, speed: Fraction, far: Far) -> dict[str, Any]:
-    """Return the figures of a step and of its timeline."""
+    """Return the report entries of a step and of its timeline."""
     times, result = run.times[number - len(run.reports)], run.reports[number]
     costs, units = run.costs(times, rate=speed), result.structure.plan.units
     model, packets = run.timeline(number, rate=speed, far=far)

@@ -81,7 +81,7 @@ class Costs:
 def link_cycles(words: int, *, workers: int, state_words: int = 2, rate: Fraction = Fraction(4),
                 words_per_parameter: Fraction = Fraction(1), pushed: Fraction = Fraction(1)) -> tuple[int, int]:
     """Cycles of FETCH and of PUSH of a unit, by the formula that chooses microbatches. Its results are higher than
-    those for packets.
+    the results of :func:`packet_cycles`.
 
     During PUSH the server's far memory, with ``rate`` words per cycle, moves 2 state words per parameter for SGD, 4
     for momentum, 6 for Adam. A parameter is ``words_per_parameter`` words in FETCH, depending on its format, and
@@ -127,7 +127,7 @@ def microbatches(costs: Sequence[Costs]) -> int:
 @dataclasses.dataclass(frozen=True)
 class Event:
     """``fetch``, ``push``, ``forward`` or ``backward`` of a unit, with its start, its end, and the number of its
-    window or accumulator. From a program there are also ``in`` and ``out``, the moves for an execution of it."""
+    window or accumulator. Programs also have events ``in`` and ``out``, the moves for an execution of the unit."""
 
     kind: str
     unit: int
@@ -137,7 +137,7 @@ class Event:
 
     @property
     def executes(self) -> bool:
-        """Whether it is an execution, rather than a transfer on the link or a move."""
+        """Whether the event is an execution, rather than a transfer on the link or a move."""
         return self.kind in ("forward", "backward")
 
 
@@ -180,7 +180,7 @@ class Run:
 
 
 class _Windows:
-    """Windows of weights, and for each the number of executions up to its last use."""
+    """Windows of weights, with the number of executions up to the last use of each window."""
 
     def __init__(self) -> None:
         self._held: list[int | None] = [None, None]
@@ -207,7 +207,7 @@ class _Set:
         self.order: list[tuple[int, str, int, int]] = []
 
     def append(self, queue: int, kind: str, unit: int, window: int, *, cycles: int, after: int) -> int:
-        """Append a command that waits for ``after`` of the other queue; return its number in its own queue."""
+        """Append a command after ``after`` commands of the other queue; return its number in its own queue."""
         self.queues[queue].append(golden.Timed(kind, cycles, waits=((after, 0),)))
         self.order.append((queue, kind, unit, window))
         return len(self.queues[queue])
@@ -271,7 +271,7 @@ SUM = constant("layer streaming", 180, "a PUSH, in addition to its words", _TRAC
 PUSH_HOP = constant("layer streaming", 76, "a PUSH, for each worker", _TRACES)
 UPDATE = constant("layer streaming", 20, "an update in a server's far memory, in addition to its words", _TRACES)
 READ = constant("layer streaming", 279, "the start of a PUSH to its gradients at the server", _TRACES)
-#: Elements of each far memory that a server reads before gradients arrive, ahead of its writes.
+#: Number of elements that a server reads ahead from each far memory before gradients arrive.
 AHEAD = 422
 
 
@@ -314,15 +314,15 @@ def run_of(tasks: Sequence[Task], spans: Mapping[int, tuple[int, int]]) -> Run:
         kind, *words = task.name.split()
         if kind in ("in", "out"):  # for example: in forward 3 0 1
             words = words[1:]
-        if words:  # excludes latch
+        if words:  # excludes LATCH
             events.append(Event(kind, int(words[0]), *spans[task.place], 0))
     return Run(tuple(events))
 
 
 def program_run(program: CompiledProgram, costs: Sequence[Costs], far: Far | None, *, gap: int = GAP,
                 delay: int = golden.DELAY) -> Run:
-    """Timeline of a set on a worker by its program, with the cycles of each unit and the pace of moves. Without a
-    pace, moves take no time.
+    """Timeline of a set on a worker according to its program, with the cycles of each unit and the pace of moves.
+    Without a pace, moves take no time.
 
     There are ``gap`` cycles between two commands of a queue, and ``delay`` cycles from the end of a command to the
     start of another one that has waited for it.

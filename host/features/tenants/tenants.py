@@ -41,13 +41,13 @@ _PRIVILEGED = frozenset(register(name).address for name in PRIVILEGED)
 SAVED = tuple(entry.name for entry in REGISTERS
               if entry.access is Access.SETTING and entry.name not in (*PRIVILEGED, "RESUMED_SET"))
 
-#: The values of these settings after reset.
+#: Values of a tenant's settings after reset.
 _RESET = {entry.name: from_bits(entry, np.array([entry.reset], np.uint32), integers=False)
           for entry in REGISTERS if entry.name in SAVED}
 
 _PATIENCE = 100_000  # cycles within which a node must complete a QUIESCE
 
-_TRIES = 1_000  # requests within which a far memory must have given its answers
+_TRIES = 1_000  # maximum requests until a far memory has given all answers
 
 
 class NotAtRestError(DeviceError):
@@ -98,14 +98,14 @@ class TenantHost:
         return dict(self._windows.get(tenant, {}))
 
     def devices(self, tenant: int) -> list[TenantDevice]:
-        """Return the nodes for the job of a tenant, with the windows that it has at present."""
+        """Return the nodes for the job of a tenant, with the tenant's current windows."""
         return [TenantDevice(device, tenant=tenant, windows=self.windows(tenant)) for device in self._devices]
 
     def grant(self, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
-        """Give a tenant windows, filled with zeros, which replace its present ones.
+        """Give a tenant windows, filled with zeros, which replace its current ones.
 
         Windows have a base and a length for each memory, in elements: multiples of 32, within the memory, and
-        disjoint from the other tenant's. Other memories have none; ``far`` belongs to nodes that move activations.
+        disjoint from the other tenant's. The other memories have none; ``far`` is for nodes that move activations.
 
         Raises ``NotAtRestError`` if a node is busy, or if it has events and a window is in its far memory. In that
         case nothing is changed.

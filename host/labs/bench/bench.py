@@ -1,14 +1,14 @@
 """Measured cycles compared with their bounds, for the ring and for every unit that has a benchmark.
 
-A row is ``{"name", "config", "measured", "bound", "ratio", "unit"}``, where less is better. Rows in cycles must not
+A row is ``{"name", "config", "measured", "bound", "ratio", "unit"}``, and less is better. Rows in cycles must not
 exceed their :func:`limit`. The other rows are only shown:
 
 - rows in seconds, which depend on the machine;
 - the scatter-reduce phase of a plain all-reduce: its last sum is read and added during the phase, but is attributed
   to the first step of the all-gather, which sends it;
 - a reduce-scatter of sparse gradients, since its bound does not include the last sums;
-- with a codec of gradients, the phase of any collective, a plain all-reduce and a reduce-scatter: headers matter in
-  short packets, and the bound does not include the sum of each block that is not sent;
+- with a codec of gradients, scatter-reduce phases, plain all-reduces and reduce-scatters: headers matter in short
+  packets, and the bound does not include the sum of each block that is not sent;
 - the effective bandwidth of an all-reduce, compared with the minimum that it should reach.
 
 An update in two dimensions is compared with the flat ring of its nodes, and with its commands when they run one by
@@ -122,7 +122,7 @@ def exceeds_limit(row: Row) -> bool:
 
 
 def gradients(nodes: int, density: float, length: int = LENGTH, *, apart: bool = False) -> np.ndarray:
-    """Random gradients with zeros at equal positions on all nodes, or at different ones if ``apart``."""
+    """Random gradients with zeros at equal positions on all nodes, or at different positions if ``apart``."""
     generator = np.random.default_rng(nodes)
     values = generator.standard_normal((nodes, length)).astype(np.float32)
     for ranks in np.arange(nodes)[:, np.newaxis] if apart else [slice(None)]:
@@ -197,7 +197,7 @@ def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
 
 
 def infer_rows(ring: Ring) -> list[Row]:
-    """Measure two integer layers on every node; the bound is the cycles with all lanes multiplying."""
+    """Measure two integer layers on every node; the bound is the cycles in which all lanes multiply."""
     generator = np.random.default_rng(0)
     layers = [Layer(codes=generator.integers(0, 16, (SIZE, SIZE)), offsets=np.full(SIZE, -8), variant=Variant.MIN,
                     bits=4, bias=np.zeros(SIZE, np.int64), multiplier=np.full(SIZE, 40_000),
@@ -219,7 +219,7 @@ def node_rows(ring: Ring) -> list[Row]:
         jobs = [MaskJob(matrices=matrices, mask=mask, external=words)] * (LENGTH // matrices.size)
         cycles = known(ring.local.mask([jobs] * ring.nodes, alternative=-10000.0).cycles)
         rows.append(_row("node.mask", f"K={LENGTH}, {SIZE} x {SIZE}, {kind}", cycles, LENGTH // ring.formats.lanes))
-    length = LENGTH // 2  # the errors are stored after the same number of weights
+    length = LENGTH // 2  # half, since the errors are stored after the same number of weights
     cycles = known(ring.local.sparsify(length, threshold=0.5).cycles)
     rows.append(_row("node.sparsify", f"K={length}", cycles, length // ring.formats.lanes))
     return rows

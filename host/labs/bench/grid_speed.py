@@ -1,7 +1,7 @@
 """Cycles of fused updates in two dimensions, compared with a flat ring and with their own commands.
 
 A row ``grid.fused_update`` is compared with the fused update of the flat ring through all nodes. A row
-``grid.commands`` compares the three commands, queued one after another, with the sum of the same commands one by one.
+``grid.commands`` compares the three commands, queued one after another, with the sum of the commands run alone.
 """
 
 import math
@@ -26,7 +26,7 @@ GRIDS = ((2, 3), (2, 4))
 LENGTH = 16384
 CODECS = (("raw", "raw"), ("raw", "zero_value"), ("mx9", "mx9"))
 
-#: Names of rows.
+#: Names of the two kinds of rows.
 UPDATE, COMMANDS = "grid.fused_update", "grid.commands"
 
 _LIMITS = {UPDATE: 1.04, COMMANDS: 1.02}  # maximum ratios of rows

@@ -1,10 +1,10 @@
-"""Training of centroid tables on a ring: the accuracy lost if layers have indices instead of weights.
+"""Training of centroid tables on a ring: the accuracy lost if layers store indices instead of weights.
 
 For each seed the lab trains the digits classifier, 64-64-10, clusters the weights of each layer, and trains the
 tables, one for each layer and equal on all nodes, with fixed assignments. In both parts the nodes of a simulated ring
 compute, sum the gradients and update the parameters; they are compared with the golden model after each step, and
 count their multiplications with centroids. With ``--compute host`` the host computes products and gradients by the
-golden models, with the same bits.
+golden models, with bit-identical results.
 
 Rows of seeds are stored in build/centroids/tables.json, and used by later runs with the same options.
 """
@@ -105,7 +105,7 @@ def compare(ring: Ring, data: Dataset, dense: TrainingConfig, tables: TrainingCo
     def sent(training: Training) -> float:
         return float(np.mean([step.words_sent for step in training.steps]))
 
-    # Forward products and products for table gradients have the outputs of layers, backward products their inputs.
+    # Forward products and products for table gradients have one result per output, backward products one per input.
     outputs = tables.epochs * task.examples * sum(
         2 * layer.outputs + layer.inputs * (layer.number > 1) for layer in task.layers)
     return Row(seed=dense.seed, dense=first.measures[-1], clustered=clustered, trained=second.measures[-1],

@@ -1,7 +1,7 @@
 """Cycles of a training step with weights that lack the latest updates, on simulated nodes.
 
 The lab runs several overlapping passes of a deep network, with different numbers of delayed layers, and prints the
-cycles of a pass next to the serial schedule's, the bound, and the versions of the weights with which the
+cycles of a pass next to the cycles of the serial schedule, the bound, and the versions of the weights with which the
 layers have computed. Compute is modelled, with dense random gradients; with ``--compute node`` the nodes' engines
 compute, on random inputs.
 """
@@ -143,7 +143,7 @@ class Bench:
         return Row(str(schedule), cycles, busy[0], busy[1], len(program.queues[1]), versions)
 
 
-#: Columns of rows in JSON.
+#: Columns of the rows in the JSON report.
 _COLUMNS = columns_of(Row, "bound")
 
 #: Schema of the report.

@@ -1,4 +1,4 @@
-"""Estimated cycles of targets, and their measured cycles."""
+"""Estimated and measured cycles of target machines."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +14,7 @@ __all__ = ["REGISTERS", "Bench", "Row", "check_delay", "compare", "rates_of", "r
 REGISTERS = {"link": ("THROTTLE_LINK", 0), "memory": ("THROTTLE_MEMORY", 0), "compute": ("THROTTLE_COMPUTE", 0),
              "optimizer": ("THROTTLE_COMPUTE", 16), "host": ("THROTTLE_HOST", 0)}
 
-_LONGEST, _QUIET = 255, 300  # longest delay of a link; cycles without words after which a new delay is valid
+_LONGEST, _QUIET = 255, 300  # longest delay of a link; cycles without words after which a new delay takes effect
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Bench:
 
     def row(self, name: str, case: Case, own: dict[str, Fraction], rates: dict[str, Fraction], *, delay: int,
             truth: float) -> Row:
-        """Estimate a target from the rates of this machine and of the target."""
+        """Estimate a target from the rates of the execution machine and of the target."""
         shares = throttled(own, rates)
         first, second = (self.throttled(case, shares.registers(slower=slower), delay=delay) for slower in (1, 2))
         execution = self.untouched(case).cycles
@@ -148,7 +148,7 @@ def compare(bench: Bench, target: Machine, cases: Iterable[Case], *,
 def ratios(bench: Bench, cases: Iterable[Case], pairs: Sequence[tuple[int, int]], *,
            announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
     """Estimate faster compute with the same link; the compute stub replaces engines with more units. Pairs contain
-    the multiply-adds per cycle of the execution machine and of the target, instead of the cases' own."""
+    the multiply-adds per cycle of the execution machine and of the target, instead of the values in the cases."""
     machine, rows = bench.machine, []
     for case in cases:
         for before, after in pairs:

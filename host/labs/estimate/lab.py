@@ -35,7 +35,7 @@ def _exceeds(kind: str, row: Row) -> bool:
 
 
 def _columns(kind: str) -> tuple[Column, ...]:
-    """Return the columns of rows in JSON."""
+    """Return the columns of rows in the JSON report."""
     return (*columns_of(Row), Column("error", of=lambda row: row.error(row.estimate)),
             Column("plain_error", of=lambda row: row.error(row.plain)),
             Column("best_single", of=lambda row: row.best_single[0]),
@@ -84,7 +84,7 @@ def tables(kind: str, rows: Sequence[Row]) -> list[Table]:
 
 
 def summary(kind: str, rows: Sequence[Row]) -> str:
-    """Count rows and targets within their limits, and programs with estimates better than any one metric."""
+    """Count rows and targets within their limits, and programs with estimates better than any single metric's."""
     names = dict.fromkeys(row.target for row in rows)
     better = [name for name in names if all(row.better for row in rows if row.target == name)]
     worst = max(rows, key=lambda row: abs(row.error(row.estimate)))

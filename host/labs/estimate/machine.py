@@ -80,9 +80,9 @@ TARGETS = (
 
 
 class SlowPortNode(wiring.Component):
-    """A node whose host port moves one word each way every ``cycles`` cycles, at least 2; no throttle.
+    """A node without throttles whose host port moves one word each way in ``cycles`` cycles, at least 2.
 
-    It has the members of :class:`~hdl.node.Node`.
+    It has the interface of :class:`~hdl.node.Node`.
     """
 
     def __init__(self, config: NodeConfig, *, cycles: int):
@@ -106,8 +106,8 @@ class SlowPortNode(wiring.Component):
 
 
 def built(machine: Machine, announce: Callable[[str], None] = lambda stage: None) -> Library:
-    """Build the library of a machine's ring. Nodes without throttles use the processor's arithmetic, with the same
-    bits and cycles, since it is built faster."""
+    """Build the library of a machine's ring. Nodes without throttles use the processor's arithmetic, which gives the
+    same bits and cycles, and is built faster."""
     if machine.host == 1:
         node, identity = node_of(machine.node), f"Node({machine.node})"
     else:

@@ -34,7 +34,7 @@ class Throttled:
     shares: dict[str, Fraction]  # fraction of each part's full rate: more than 0, and 1 for at least one part
 
     def registers(self, *, slower: int = 1) -> dict[str, int]:
-        """Working cycles of each part in 65,536, ``slower`` times slower; 0 means that it is not throttled."""
+        """Working cycles of each part in 65,536, ``slower`` times slower; 0 means that the part is not throttled."""
         return {metric: _register(metric, share / slower) for metric, share in self.shares.items()}
 
 

@@ -45,7 +45,7 @@ def measure() -> Iterator[tuple[Case, int, int]]:
 
 
 def modelled(case: Case) -> dict[str, int]:
-    """Model cycles in slots; packets have the words of dense ones, since all slots have the same length."""
+    """Model cycles in slots; packets have the size of dense ones, since all slots have the same length."""
     form = MX9 if case.codec == "mx9" else DENSE
     update = functools.partial(slot_cycles, case.length, case.nodes, latency=LATENCY, form=form)
     return {"one lap": update(laps=1).cycles, "two laps": update().cycles,

@@ -55,7 +55,7 @@ _number = number(-1e300, 1e300)
 _RUN = having(skew=_number, late=choice(_COLOURS), cycles=several(_number, 1, 1 << 22),
               losses=several(optional(_number), 1, 1 << 22), measured=several(several(_number, 2, 2), 1, 1 << 22))
 _RUNS = several(_RUN, 1, 1024)
-#: Number of points in a mean over seeds, since the updates of different seeds end in different cycles.
+#: Number of points in a mean over seeds, since updates end in different cycles for each seed.
 _POINTS = 120
 
 
@@ -71,13 +71,13 @@ class _ModelledExecutor(Executor[None]):
                               weights=config.weights)
         self._rounds = QuorumRounds(nodes=config.workers, length=self._workers.length, weights=config.weights)
         self._free = [0] * config.workers  # end of each worker's current or last computation
-        self._computing: list[tuple[int, int, int, Array]] = []  # cycle of its end, worker, round and gradient
+        self._computing: list[tuple[int, int, int, Array]] = []  # end cycle, worker, round and gradient
         self._now, self._over = 0, False
         self.outcome = Outcome()
 
     @property
     def left(self) -> int:
-        """One more round, until the cycles are used up."""
+        """One round at a time, until the cycles are used up."""
         return int(not self._over)
 
     def begin(self) -> None:
@@ -86,7 +86,7 @@ class _ModelledExecutor(Executor[None]):
 
     def execute(self, first: int, batches: Sequence[Batch]) -> list[None]:
         number, config, ring = first - 1, self._config, self._ring  # rounds are numbered from 0
-        # Each worker starts for this round immediately or after its computation, unless the round is closed by then.
+        # Each worker starts for this round immediately, or after its computation unless the round is closed by then.
         for cycle, rank in sorted((max(free, self._now), rank) for rank, free in enumerate(self._free)):
             known = self._closer.time(number, self._now)
             if known is None or cycle < known:

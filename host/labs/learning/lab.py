@@ -1,11 +1,11 @@
 """Test accuracy of several seeds, by schedule or by format, on golden nodes.
 
-Study ``schedules`` trains a deep network, 64-32x9-10, by programs. The bits do not depend on the schedule, unless
+Study ``schedules`` trains a deep network, 64-32x9-10, by programs. Results do not depend on the schedule, unless
 layers compute with weights that lack the last update.
 
 Study ``formats`` trains a network with one hidden layer, with each format for weights and gradients, and with
 residuals of gradients. With ``--compute`` the formats apply to the factors of matrix products, and weights and
-gradients are raw. The bits are the same as with ``make sim WEIGHTS=… GRADIENTS=…`` or ``make sim COMPUTE_FORMAT=…``.
+gradients are raw. Results are bit-identical to ``make sim WEIGHTS=… GRADIENTS=…`` or ``make sim COMPUTE_FORMAT=…``.
 """
 
 import dataclasses

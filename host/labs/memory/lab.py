@@ -50,7 +50,7 @@ _EXAMPLES, _ARRAY = 32, Array(rows=4, lanes=4)
 _TEXT: Mapping[str, dict[str, Any]] = {
     "text, as it is": {}, "text, normals scaled again": {"scaled_again": True}, "text, in place": {"in_place": True},
     "text, both": {"scaled_again": True, "in_place": True}}
-#: Lists of the text model, by whether normalised rows are scaled again in backward.
+#: Names of the text model's lists, and whether normalised rows are scaled again in backward.
 _LISTS = {"lists of text": False, "lists of text, normals scaled again": True}
 #: Chains, budgets as fractions of the saved words, and words per cycle of far memory.
 _FAR = (("text", 0.6, 1 / 4), ("text", 0.75, 1 / 8), ("layers", 0.5, 1 / 8), ("text", 0.6, 1 / 8),
@@ -68,7 +68,7 @@ def _name(widths: tuple[int, ...]) -> str:
 
 
 def _row(name: str, profile: Profile) -> dict[str, Any]:
-    """Return the words of a program by every method, each with the results of both checks."""
+    """Return the words that a program needs by every method, and the methods that fail a check."""
     places = {method: dict(zip(profile.words, bases, strict=True))
               for method, bases in planned(profile.lifetimes).items()}
     words = {method: max(base + profile.words[name] for name, base in bases.items())
@@ -79,7 +79,7 @@ def _row(name: str, profile: Profile) -> dict[str, Any]:
 
 
 def programs() -> list[dict[str, Any]]:
-    """Words of the lists of perceptrons and of the text model, and of both models' programs of steps."""
+    """Words that plans need for lists and for programs of steps, of perceptrons and of the text model."""
     profiles: dict[str, Profile] = {}
     for widths in _WIDTHS:
         lists = compile_lists(layers_of(widths), array=_ARRAY, examples=_EXAMPLES, words=1 << 20)
@@ -114,7 +114,7 @@ def checks() -> dict[str, int]:
 
 
 def differentiated(model: Transformer, length: int, **options: bool) -> tuple[bool, int]:
-    """Differentiate a random sequence in a plan's words; return whether bits are the host's, and words.
+    """Differentiate a random sequence in a plan's words; return whether it is bit-exact, and the words.
 
     Padding follows ``length`` characters. The options are as for
     :func:`~host.features.compute.text_steps.text_program`.
@@ -133,7 +133,7 @@ def differentiated(model: Transformer, length: int, **options: bool) -> tuple[bo
 
 
 def bits() -> list[dict[str, Any]]:
-    """Run the text model's programs in the words of their plans, and count lengths with the host's bits."""
+    """Run the text model's programs in the words of their plans, and count the bit-exact lengths."""
     model = Transformer(CONFIG)
     model.initialize(0)
     rows = []
@@ -182,7 +182,7 @@ def _steps(chain: str, share: float, rate: float, steps: list[FarStep]) -> list[
 
 
 def chains(seed: int) -> list[float]:
-    """Cycles of greedy plans over cycles of exhaustive ones, for random chains that some plan fits."""
+    """Ratios of cycles of greedy plans to exhaustive ones, for random chains for which a plan fits."""
     generator = np.random.default_rng(seed)
     ratios: list[float] = []
     while len(ratios) < _CHAINS:
@@ -299,7 +299,7 @@ class Parts:
 
 
 def _words(method: str) -> Column:
-    """Column of the words by a method, and of the saving compared with naive plans."""
+    """Column of the words that a method needs, and of the saving compared with naive plans."""
     return Column(method, format=str, of=lambda row: (
         f"{row['words'][method]:,} ({row['words'][method] / row['naive'] - 1:+.1%})"))
 

@@ -112,7 +112,7 @@ class SiteOptions(Section):
 
     @property
     def built(self) -> BoardConfig | None:
-        """The board, or None without a board."""
+        """Configuration of the board, or None if the sites have no board."""
         return None if self.board is None else BOARDS[self.board]
 
     def count(self, nodes: int | None) -> int:
@@ -178,7 +178,7 @@ def migrate_lab(
 
 def _sites(job: JobOptions, target: TargetOptions, ends: SiteOptions, *, nodes: int, config: TrainingConfig,
            keys: Keys, output: Path) -> list[Site]:
-    """Create source, target, and the site of the staying job; ``ValueError`` if a board lacks room."""
+    """Create source, target, and the staying job's site; raises ``ValueError`` if a board lacks room."""
     data, built = digits(), ends.built
     length = Classifier(data, config.hidden).parameters.size
     need = [config.allocation(length)]
@@ -198,8 +198,8 @@ def _sites(job: JobOptions, target: TargetOptions, ends: SiteOptions, *, nodes: 
 
 def _compare(sites: list[Site], ledger: Ledger, *, after: int, steps: int, progress: Progress) -> (
         tuple[Downtime, dict[str, int], bool]):
-    """Run a job that stays and a job that moves. Returns the downtime, the cycles of a pass on the line of each site,
-    and whether both runs end with the same bits."""
+    """Run a job that stays and a job that moves. Returns the downtime, the cycles of a copying pass on the line of
+    each site, and whether both runs end with the same bits."""
     source, target, stays = sites
     try:
         progress.stage("run that stays", steps)

@@ -139,7 +139,7 @@ class _Predicted(Costs):
 
 
 def _product(array: Array, job: GemmJob) -> int:
-    """Estimate the cycles of a product, with the factors that take the fewest."""
+    """Estimate the cycles of a product with its fastest factors."""
     factors = best_factors(array, (job.m, job.k, job.n), transpose_a=bool(job.transpose_a),
                            transpose_b=bool(job.transpose_b), ones=job.a.place == ONES, starts=bool(job.initial),
                            gated=bool(job.gated))
@@ -222,7 +222,7 @@ def _trace(compiled: CompiledProgram, spans: Sequence[Span], walks: Sequence[Col
     """Convert a step to commands of an execution trace, with their waits."""
     words = iter(walks)
     sizes: dict[str, tuple[chakra.Kind, int, int]] = {}
-    for task in compiled.tasks:  # in the order in which they were added, like the walks
+    for task in compiled.tasks:  # in the order in which they were added, as in ``walks``
         if task.collective:
             walked = next(words)
             kind = _KINDS[task.operation]

@@ -51,16 +51,16 @@ FORMATS: dict[str, dict[str, Any]] = {
 SMALL = NodeConfig(lanes=1, topology=SingleRing(max_nodes=MAX_NODES), masking=False, sparsify=False,
                    memories=Memories(gradient=8192, weight=8192, state=32, planes=0))
 
-#: Maximum number of elements in these points.
+#: Maximum number of elements in a point's vector.
 _LONGEST = 65536
 
-#: Sizes, lengths and latencies of the points of both sets.
+#: Sizes, lengths and latencies of the fitted and of the chosen points.
 _FITTED = ((2, 5), (64, 640), (4, 40))
 _NODES = (2, 3, 5, 7, 9, 12, 16)
 _SHORT, _LONG = (32, 333, 2500, 9000), (40_000, _LONGEST)
 _LATENCIES = (1, 6, 30, 100, 512)
 _KINDS = (Collective.FUSED_UPDATE, Collective.ALL_REDUCE)
-#: Lengths, and alternating latencies, for larger rings.
+#: Lengths and alternating latencies of the points on larger rings, by ring size.
 _LARGE = {64: ((2500, 8192), (100, 30, 1)), 255: ((8192,), (30, 6))}
 
 
@@ -100,7 +100,7 @@ def _fitted() -> list[Point]:
 
 
 def _chosen() -> list[Point]:
-    """Points for validation; short vectors have two latencies each and long ones one, in rotation."""
+    """Points for validation: each short vector has two latencies, each long one has one, in rotation."""
     points: list[Point] = []
     turn = itertools.count()
     for form, nodes, length in itertools.product(FORMATS, _NODES, (*_SHORT, *_LONG)):
@@ -211,7 +211,7 @@ class Compared:
 
     @property
     def line(self) -> str:
-        """The point and its error, described in a line."""
+        """One-line description of the point and its error."""
         point = self.point
         return (f"{point.kind.name.lower()}, {point.form}, N={point.nodes}, K={point.length:,}, links of "
                 f"{point.latency}: {point.cycles:,} cycles, {self.cycles:,} predicted, {self.error:+.1%}")

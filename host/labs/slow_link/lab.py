@@ -1,4 +1,4 @@
-"""Fused updates on a ring with a slow link, measured and modelled, by owner: each rank, or one root.
+"""Fused updates on a ring with a slow link, measured and modelled: each rank owns a block, or one root owns all.
 
 The results are the rows of docs/ring/root_reduce.md, and are written to build/slow_link/slow_link.json.
 """
@@ -25,11 +25,11 @@ from sim.golden.ring_cycles import update_cycles
 
 __all__ = ["BARS", "CASES", "SCHEMA", "Case", "Row", "measure", "measured_update", "slow_link_lab", "table"]
 
-#: Maximum ratio of a root's cycles, on a ring with a link of half rate, to the cycles with a block for each rank on
-#: links of full rate, by nodes and elements.
+#: Maximum ratio of the cycles of an update by a root, on a ring with a link of half rate, to the cycles with a block
+#: for each rank and links of full rate, by nodes and elements.
 BARS = {(4, 16384): 1.36, (8, 16384): 1.18, (8, 4832): 1.26}
 
-#: Node of all rows, with memory for the state of all groups.
+#: Node configuration of all rows, with memory for the state of all groups.
 NODE = NodeConfig(role=RootReduce(), memories=Memories(state=16384, planes=1), masking=False, sparsify=False)
 
 _RATE = Fraction(1, 2)
@@ -49,7 +49,7 @@ class Case:
     latency: int = LATENCY  # cycles of latency of each link
 
 
-#: Rows of the page, including cases in which a root gains nothing.
+#: Rows of the page, including cases in which a root is not faster.
 CASES = (
     Case(nodes=4, length=16384), Case(nodes=8, length=16384), Case(nodes=8, length=4832), Case(nodes=4, length=4832),
     Case(nodes=8, length=1024), Case(nodes=4, length=1024), Case(nodes=2, length=16384),
@@ -64,12 +64,12 @@ class Row:
     """Cycles of one case."""
 
     case: Case
-    clean: int  # a block for each rank, with all links at full rate
+    clean: int  # cycles with a block for each rank and all links at full rate
     #: Cycles with the slow link, if each rank owns a block, or if the node that sends on it owns all blocks.
     block_offset: int
     root_reduce: int
 
-    #: The same cycles by the model, for dense gradients.
+    #: The same cycles according to the model, for dense gradients.
     modelled_block_offset: float
     modelled_root_reduce: float
 
@@ -103,7 +103,7 @@ def measured_update(ring: Ring, length: int, density: float) -> int:
 
 
 def _update(ring: Ring, case: Case, root: int | None) -> int:
-    """Return the cycles of an update with all blocks owned by ``root``, or by each rank if it is None."""
+    """Return the cycles of an update with all blocks owned by ``root``, or a block for each rank if None."""
     ring.partition.set_root(root)
     cycles = measured_update(ring, case.length, case.density)
     ring.partition.set_root(None)

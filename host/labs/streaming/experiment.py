@@ -1,6 +1,6 @@
 """Experiments with layer streaming on golden nodes: edits, deep perceptrons, modelled timelines.
 
-Simulated nodes have the same bits, so the accuracies hold for them as well; cycles are modelled.
+Simulated nodes produce the same bits, so the accuracies hold for them as well; cycles are modelled.
 :func:`learn_on_nodes` runs a case on simulated nodes and compares them with golden nodes.
 """
 
@@ -50,9 +50,9 @@ class Case:
     seeds: int = 10
     #: Creates the assessor of a run, or returns None for a run without assessor.
     assessor: Callable[[], Assessor | None] = lambda: None
-    #: Name of the case with which it is compared, or empty.
+    #: Name of the case with which this case is compared, or empty.
     beside: str = ""
-    #: Percentage points of accuracy to gain, or without ``beside`` the minimum accuracy in per cent; 0 for no limit.
+    #: Minimum gain in percentage points, or without ``beside`` the minimum accuracy in per cent; 0 for no limit.
     bar: float = 0.0
 
 

@@ -1,7 +1,7 @@
 """Execution of a sweep's jobs by the workers of a Dask cluster, on any number of machines.
 
 A job's prerequisites are futures, so the scheduler knows the order. If a worker dies, its nanny replaces it, and
-another worker repeats its job, unless the result is already in the folder, from this start of the sweep or earlier.
+another worker repeats its job, unless the result is already in the folder, from this sweep or an earlier start of it.
 
 All workers need the same sources, and access the folder of results by the same path. A library that was built on
 another machine is built again by the first run that needs it.
@@ -78,7 +78,7 @@ def _task(order: dict[str, Any], folder: str, *needs: dict[str, Any]) -> dict[st
 class ClusterEngine(Engine):
     """Jobs as tasks of a Dask cluster whose workers all have access to the folder of results.
 
-    Raises ``SweepError`` if the scheduler, with an address such as ``tcp://host:8786``, is silent or has no workers.
+    Raises ``SweepError`` if the scheduler (such as ``tcp://host:8786``) does not answer or has no workers.
     """
 
     def __init__(self, scheduler: str, folder: Path):

@@ -69,7 +69,7 @@ class _Worker:
         return "\n".join([f"The process that did it has ended {how}", *last])
 
     def end(self) -> None:
-        """Close its standard input; the process then terminates itself and all processes that it has started."""
+        """Close the process's standard input; it then terminates itself and all processes that it has started."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -223,7 +223,7 @@ def execute(jobs: Sequence[Job], folder: Path, *, engine: Engine | None = None, 
 
 
 class _Clock:
-    """Estimate of the remaining time, from the jobs' estimates and the errors of these so far."""
+    """Estimate of the remaining time, from the jobs' estimates and the errors of these estimates so far."""
 
     def __init__(self, expected: Mapping[str, float], cores: int):
         self._expected = expected

@@ -26,7 +26,7 @@ __all__ = ["CELLS", "ROOT", "Ended", "Engine", "Job", "JobKind", "Running", "Swe
 
 ROOT = toolchain.ROOT
 
-_VERSION = 1  # must be raised if results change although nothing in the digest has changed
+_VERSION = 1  # must be incremented if results change although nothing in the digest has changed
 
 
 class SweepError(ExpectedError):
@@ -81,7 +81,7 @@ _NEEDS = {
 
 @functools.cache
 def _imports(path: Path) -> tuple[str, ...]:
-    """Names imported anywhere in a module, except only for types; each of them may be a module."""
+    """Names imported anywhere in a module, except only for type checking; each name may be a module."""
     names: list[str] = []
     left: list[ast.AST] = [ast.parse(path.read_text())]
     while left:
@@ -129,7 +129,7 @@ def sources(kind: JobKind) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """A job that has ended, its seconds, and its error, if any; otherwise its result is in the folder."""
+    """A job that has ended, with its seconds and its error; without one, its result is in the folder."""
 
     job: Job
     seconds: float
@@ -144,7 +144,7 @@ class Running:
 
 
 class Engine(abc.ABC):
-    """Executes jobs, each one after its prerequisites."""
+    """Executes jobs, each after its prerequisites."""
 
     cores: int  # number of jobs that run at the same time
 
@@ -159,7 +159,7 @@ class Engine(abc.ABC):
     def run(self) -> contextlib.AbstractContextManager[Iterator[Ended | Running]]:
         """Run the submitted jobs; yields each job when it ends, and from time to time the jobs in progress.
 
-        No job is running any more after the end of the context.
+        No job is still running after the end of the context.
         """
 
 

@@ -7,7 +7,7 @@ of :mod:`host.labs.sweep.execution`, which can continue an earlier sweep.
 
 Each format of products, from :data:`hdl.features.compute.operands.OPERANDS`, requires a build of a node with
 :data:`MACS` multiply-adds per cycle, a training run of computing nodes on digits for each ring size, and the area of
-its array. Weights and gradients have the same formats in all. docs/report_fields.md lists a row's fields.
+its array. Weights and gradients have the same formats in all of these. docs/report_fields.md lists a row's fields.
 """
 
 import dataclasses
@@ -270,7 +270,7 @@ def _plan_products(config: SweepConfig, add: Callable[[Job], str]) -> list[Produ
 # The result.
 
 def _area(point: Point, results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Cells of both codecs, out of context, and the speed of the slower one; None if not placed."""
+    """Cells of both codecs, placed out of context, and speed of the slower one; None if not placed."""
     names = [*([] if point.weights is None and point.formats.weights == RAW else [point.weights]), point.gradients]
     placed = [results[name] for name in names if name is not None and name in results]
     if len(placed) < len(names):
@@ -285,7 +285,7 @@ def _results(planned: Plan, folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def products(planned: Plan, folder: Path) -> list[Row]:
-    """Build the rows of formats of products that have a training run."""
+    """Build the rows of product formats for which a training run has ended."""
     results = _results(planned, folder)
     return [_row(product, results[product.run], {} if product.array is None else results.get(product.array, {}))
             for product in planned.products if product.run in results]
@@ -325,7 +325,7 @@ def _part(rate: float | None, luts: int | None) -> float | None:
 
 
 def collect(planned: Plan, folder: Path) -> list[Row]:
-    """Build the rows of formats on the links that have a training run."""
+    """Build the rows of link formats for which a training run has ended."""
     results = _results(planned, folder)
     runs = {(point.workload, point.nodes, point.formats): results[point.run] for point in planned.points
             if point.run in results}

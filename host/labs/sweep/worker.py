@@ -87,7 +87,7 @@ def _run(parameters: dict[str, Any], announce: Callable[[str], None]) -> dict[st
 
 
 def _figures(training: Training) -> dict[str, Any]:
-    """Return the means of figures over the steps of a run."""
+    """Return the means of the measurements over the steps of a run."""
     steps = training.steps
     words = sum(step.words_sent for step in steps) / len(steps)
     gradients = sum(step.scatter_words for step in steps) / len(steps)
@@ -99,7 +99,7 @@ def _figures(training: Training) -> dict[str, Any]:
 
 
 def _engine_figures(outcome: Training, task: Classifier, training: TrainingConfig) -> dict[str, Any]:
-    """Means over the steps of a run on nodes that compute, for the slowest node. Multiply-adds are those for the
+    """Means over the steps of a run on nodes that compute, for the slowest node. Multiply-adds are counted for the
     largest share of each batch."""
     batches, count = Batches(task.examples, training), len(outcome.steps)
     shares = [-(-len(batches.take().examples) // outcome.nodes) for _ in range(count)]

@@ -88,7 +88,7 @@ class Check:
 
     name: str  # product, and levels
     states: int  # number of states that were run
-    wrong: int  # number of states whose cycles differ from the model
+    wrong: int  # number of states whose cycles differ from the model's
     digest: str  # SHA-256 of C, which is the same for all states
     least: float  # minimum ratio of estimated cycles to counted ones
     most: float  # maximum ratio of estimated cycles to counted ones

@@ -24,7 +24,7 @@ _GATEWARE = 20  # states that are also run with the arithmetic of the gateware
 #: Number of states with a fourth level that are run, with and without ``--full``.
 _PRODUCTS, _SAMPLE = 240, 12
 _COLORS = (COLOURS[0], COLOURS[4], FAINT, COLOURS[5], COLOURS[6], INK)
-#: Columns of checks and of results in JSON.
+#: Columns of checks and of results in the JSON report.
 _CHECKS, _RESULTS = columns_of(Check, least="min_ratio", most="max_ratio"), columns_of(Result)
 
 #: Schema of the comparison's report.

@@ -97,12 +97,12 @@ class Jobs:
         self.simulation.run(cycle - self.simulation.cycle)
 
     def await_packet(self, job: int) -> tuple[int, int]:
-        """Run into a slot of this job in which its first node sends. Returns the number of the node, and the number
-        of the third next word on its link."""
+        """Run until the job's first node is sending in a slot. Returns the number of the node, and the index of the
+        third word that it will send from then on."""
         frame, node = JobFrame.of(self.config), job
         link = self.simulation.links[node]
         for _ in range(100):
-            # TIME of rank 0 is the cycle; slots of the next node begin later by the latency of a link.
+            # TIME of rank 0 equals the cycle; slots of the next node begin later by the latency of a link.
             now = self.simulation.cycle % frame.cycles
             target = frame.window + job * (frame.slot + LATENCY + 1) + 12
             self.simulation.run((target - now) % frame.cycles or frame.cycles)
@@ -164,7 +164,7 @@ def _runs(jobs: Jobs, work: _Work, job: int) -> None:
 
 
 def _stalls(jobs: Jobs, work: _Work, job: int) -> None:
-    """Make the host of one node silent for a while, so that it sends its command late."""
+    """Make the host of one node silent for a while, so that the node receives its command late."""
     jobs.late[job + JOBS].late = jobs.timeout * 3 // 4
     work.finish(work.submit(Operation.FUSED_UPDATE))
 
@@ -209,7 +209,7 @@ BEHAVIOURS: dict[str, Callable[[Jobs, _Work, int], None]] = {
 def measure(config: NodeConfig, library: Library, job: int, *, length: int, nodes: int = _NODES,
             operations: Sequence[Operation] = OPERATIONS) -> dict[str, dict[str, tuple[int, ...]]]:
     """Measure the cycles of each command of a job at each of its nodes, for each behaviour of the other job. Each
-    measurement has a new ring on which the job's commands begin in the same cycles; ``counters`` must agree."""
+    measurement has a new ring on which the job's commands begin in the same cycles; also returns all counters."""
     result: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, behave in BEHAVIOURS.items():
         with open_jobs(config, library, nodes=nodes) as jobs:

@@ -1,4 +1,4 @@
-"""Cycle model of commands, described in docs/predict.md; commands without a model have cycles None."""
+"""Cycle model of commands, described in docs/predict.md; the cycles of other commands are None."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ class CycleModel:
         return estimate.Costs(examples=1).latch if command.operation is Operation.LATCH else None
 
     def collective(self, command: Command, gradients: npt.NDArray[np.uint32]) -> int | None:
-        """Cycles of a collective from its last start to its end; ``gradients`` has one row per node."""
+        """Cycles of a collective from its start on the last node to its end; ``gradients`` has one row per node."""
         kind, timing = _WALKED.get(command.operation), self._timing
         if kind is None or timing is None or command.root_reduce or not command.length:
             return None

@@ -91,7 +91,7 @@ class GoldenDevice(Device):
     # Memories.
 
     def _space(self, space: int, address: int, count: int) -> str:
-        """Name of the memory that contains these elements; a ``BadAddressError`` if there is none."""
+        """Name of the memory that contains these elements; raises ``BadAddressError`` if there is none."""
         memory = next((entry for entry in self.config.memory_map if entry.number == space), None)
         if memory is None or not 0 <= address <= address + count <= memory.words:
             raise BadAddressError(f"{self.name}: {count} elements of {self._memory_name(space)} memory from "

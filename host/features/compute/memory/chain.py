@@ -1,22 +1,22 @@
-"""Chains of saved maps that do not all fit in memory: modelled time, and policies with fewest cycles.
+"""Chains of saved maps that do not all fit in memory: modelled time, and the fastest policies.
 
 Forward l reads map l - 1 and writes map l; backward l reads both and then frees map l. The loss is computed between
 the last forward and the first backward. The input of map 0 is always available. A map is either kept; or swapped,
 which means moved to far memory and back; or remade, which means dropped and recomputed from the nearest earlier map
-that is kept or swapped. The maps between the two are recomputed with it, each once, and remain until their backward
+that is kept or swapped. The maps in between are recomputed along with it, once each, and remain until their backward
 has ended. A map may name other maps that it reads instead of the previous one.
 
 Near memory is allocated in the order of need: first the maps of forward, then, for each backward, the maps that it
 needs and that are not in memory. All moves out come before the moves back: a map is moved out as soon as it is
-written, and moved back, in allocation order, when its words are free. Words are freed when their map has been moved
-out and read by the last forward that needs it, or dropped then, or when its backward ends. All is modelled.
+written, and moved back, in allocation order, when its words are free. The words of a swapped or remade map are first
+freed after its last use by forward and its move out, and finally after its backward. All times are modelled.
 
-The policies of a chain of up to ten maps are searched exhaustively. For a longer one the search is greedy: single
-maps get another policy as long as the step takes fewer cycles. It starts from pure plans: all maps swapped, and every
-n-th map kept while the maps between them are recomputed.
+The policies of a chain of up to ten maps are searched exhaustively. Longer chains are searched greedily: single
+policies are changed as long as the step takes fewer cycles, starting from pure plans: all maps swapped, or every n-th
+map kept while the maps between them are recomputed.
 
 In a program of steps, a map is a buffer of more than one column that is written before the turn, the last step of
-the loss, and read after it. Row vectors, which have one column, are kept in addition.
+the loss, and read after it. Row vectors, which have one column, are always kept as well.
 """
 
 import dataclasses
@@ -52,13 +52,13 @@ class Map:
     #: Cycles of the forward pass, and of the backward pass.
     forward: int
     backward: int
-    #: Multiply-adds needed to recompute it.
+    #: Multiply-adds needed to recompute the map.
     multiplications: int = 0
     name: str = ""
-    #: Cycles needed to recompute it; by default the cycles of forward.
+    #: Cycles needed to recompute the map; by default the cycles of forward.
     again: int | None = None
-    #: Numbers of the earlier maps that forward reads, from which it is recomputed, and that backward reads; by
-    #: default only the previous map.
+    #: Numbers of the earlier maps that forward reads, which are needed to recompute the map, and that backward reads;
+    #: by default only the previous map.
     sources: tuple[int, ...] | None = None
     needs: tuple[int, ...] | None = None
     reads: tuple[int, ...] | None = None
@@ -95,11 +95,11 @@ class Chain:
         return _before(number, self.maps[number].needs)
 
     def reads(self, number: int) -> tuple[int, ...]:
-        """Numbers of the maps that backward of a map reads."""
+        """Numbers of the maps that the backward pass of a map reads."""
         return (number, *_before(number, self.maps[number].reads))
 
     def reader(self, number: int) -> tuple[str, int]:
-        """Last reader of a map before backward: a forward (its own if no other reads it), or the loss."""
+        """Last step before backward that reads a map: a forward (its own if no other reads it), or the loss."""
         last = len(self.maps) - 1
         if number in ((last,) if self.loss_reads is None else self.loss_reads):
             return "loss", last
@@ -140,7 +140,7 @@ def _before(number: int, named: tuple[int, ...] | None) -> tuple[int, ...]:
 
 
 def _work(chain: Chain, policies: Policies) -> Iterator[tuple[str, int]]:
-    """Yield the work of a step in order, as a kind and the number of a map."""
+    """Yield the work of a step in order, as pairs of a kind and a map number."""
     count = len(policies)
     yield from (("forward", number) for number in range(count))
     yield "loss", count - 1
@@ -222,7 +222,7 @@ class _Step:
                 "loss": self._chain.loss}[kind]
 
     def may_start(self, kind: str, number: int) -> bool:
-        """Whether the needs of work or of a move are met, given that everything before it has ended."""
+        """Whether an event's maps and memory are available, given that all earlier work has ended."""
         if kind == "out":
             return ("forward", number) in self.done
         if kind == "back":
@@ -246,7 +246,7 @@ class _Step:
             self._leave(number)
 
     def _leave(self, number: int) -> None:
-        """Free the memory of a map that is not kept after it has been read and, if swapped, moved out."""
+        """Free the memory of a map that is not kept, if it has been read and, if swapped, moved out."""
         policy = self._policies[number]
         if self._readers[number] in self.done and (
                 policy is Policy.REMAKE or (policy is Policy.SWAP and ("out", number) in self.done)):
@@ -257,7 +257,7 @@ class _Step:
 
 
 def run(chain: Chain, policies: Policies, *, budget: int, rate: float = 1.0, most: int | None = None) -> Run | None:
-    """Simulate a step under policies, one for each map; None if maps do not fit, or at ``most`` cycles.
+    """Simulate a step with a policy per map; return None if maps do not fit, or it takes ``most`` cycles.
 
     Parameters
     ----------
@@ -369,7 +369,7 @@ def _pure(chain: Chain, kind: str) -> Iterator[Policies]:
 
 
 def _changed(policies: Policies, allowed: Sequence[Policy]) -> Iterator[Policies]:
-    """Yield the plans that differ in the policy of a single map."""
+    """Yield the plans that differ from ``policies`` in the policy of a single map."""
     for number, policy in enumerate(policies):
         for other in allowed:
             if other is not policy:
@@ -396,7 +396,7 @@ def decide(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> De
     return search(chain, budget=budget, rate=rate, kind=kind)
 
 
-#: Suffix of the name of a recomputed buffer; the buffer without this suffix has the same bits.
+#: Suffix of the name of a recomputed buffer, which is bit-identical to the buffer without the suffix.
 AGAIN = " again"
 
 
@@ -501,7 +501,7 @@ def chain_of(program: StepProgram, *, name: str, turn: str) -> Chain:
 
 
 def layers_chain(count: int, *, width: int, examples: int, outputs: int = 10) -> Chain:
-    """Chain of equal layers, with one product forward and two backward, and an output layer at the turn."""
+    """Build a chain of equal layers (one product forward, two backward), with an output layer as the loss."""
     forward = product_cycles(examples, width, width)
     layer = Map(examples * width, forward, 2 * forward, examples * width ** 2)
     return Chain(f"{count} maps of {width}, batch {examples}", (layer,) * count,

@@ -20,7 +20,7 @@ __all__ = ["DeadRead", "Overlap", "dead_reads", "injected", "overlaps", "random_
 class Overlap:
     """Two buffers that are alive at the same time and share words."""
 
-    operation: int  # first operation at which they overlap
+    operation: int  # first operation at which the two buffers overlap
     one: str  # buffer that starts at the lower address
     other: str
     begin: int  # first shared word
@@ -54,7 +54,7 @@ def overlaps(profile: Profile, places: Mapping[str, int]) -> list[Overlap]:
 
 
 def dead_reads(profile: Profile, places: Mapping[str, int]) -> list[DeadRead]:
-    """Find all reads of words of other buffers; operations read before they write whole buffers."""
+    """Find all reads of overwritten words; an operation reads before it writes, and writes whole buffers."""
     names = [*profile.words]
     numbers = {name: number for number, name in enumerate(names)}
     top = max((places[name] + words for name, words in profile.words.items()), default=0)
@@ -95,7 +95,7 @@ def random_profile(generator: np.random.Generator, *, most: int = 30) -> Profile
 def injected(profile: Profile, places: Mapping[str, int], generator: np.random.Generator) -> dict[str, int] | None:
     """Move one buffer so that it overlaps another one in words that are still read afterwards.
 
-    Returns None if no two buffers are alive in such a way.
+    Returns None if no two buffers have suitable lifetimes.
     """
     writes: dict[str, list[int]] = {}
     reads: dict[str, list[int]] = {}
@@ -115,7 +115,7 @@ def injected(profile: Profile, places: Mapping[str, int], generator: np.random.G
 
 
 def random_chain(generator: np.random.Generator, *, most: int = 8) -> tuple[Chain, int, float]:
-    """Generate a chain of three to ``most`` maps, a budget for some of them, and a far memory's rate.
+    """Generate a chain of three to ``most`` maps, a budget for some of them, and a rate of far memory.
 
     Forward takes 1 to 8 cycles per word, backward about twice as long.
     """

@@ -4,12 +4,12 @@ A buffer is alive from the first operation that writes it to the last one that a
 host before a pass, and its reads after the pass, are operations as well. Addresses follow from lifetimes:
 
 ===========  ================================================================================================
-strict       by words descending, first use and number, the largest buffer without an address opens a segment
-             above the last one; each buffer with a lifetime disjoint from the opener's is placed after the
-             buffers that have joined the segment, as long as their total words are at most the opener's
+strict       buffers are sorted by words (descending), first use and number; the first one without an address
+             opens a segment above the last one, where buffers with lifetimes disjoint from its own are placed
+             one after another, as long as their total words are at most its words
 shared       as above, but a buffer joins at the lowest address of the segment that is free while it is alive
 lowest fit   in a given order, each buffer gets the lowest address that is free while it is alive
-search       the best lowest fit, where buffers that reach the top are moved forward in the order
+search       repeated lowest fits; in each round, a buffer that reaches the top is moved forward in the order
 ===========  ================================================================================================
 
 Lists of instructions are also programs of buffers (:class:`ListProgram`): the golden engine decodes the buffers that
@@ -137,7 +137,7 @@ def live_words(lifetimes: Sequence[Lifetime]) -> int:
 Places = list[int]
 Buffers = Sequence[Lifetime]
 
-#: Orders for lowest fits, as sort keys of buffers. Equal buffers keep the order of their numbers.
+#: Orders for lowest fits, as sort keys of buffers. Buffers with equal keys stay in the order of their numbers.
 ORDERS: Mapping[str, Callable[[Lifetime], tuple[int, ...]]] = MappingProxyType({
     "first use": lambda one: (one.first,),
     "words": lambda one: (-one.words, one.first),
@@ -170,7 +170,7 @@ def _lowest(buffer: Lifetime, neighbours: Iterable[tuple[Lifetime, int]]) -> int
 
 
 def _segments(buffers: Buffers, join: Callable[[Lifetime, Sequence[tuple[Lifetime, int]]], int]) -> Places:
-    """Place buffers in segments that the largest ones open; ``join`` gives a guest's offset in one."""
+    """Place buffers in segments opened by the largest ones; ``join`` returns a joining buffer's offset."""
     order = _ordered(buffers, ORDERS["words"])
     places: dict[int, int] = {}
     top = 0
@@ -199,7 +199,7 @@ def shared(buffers: Buffers) -> Places:
 
 
 def lowest_fit(buffers: Buffers, order: Iterable[int]) -> Places:
-    """Give each buffer the lowest free address, in an order of their numbers."""
+    """Give each buffer the lowest free address, in the given order of their numbers."""
     placed: list[tuple[Lifetime, int]] = []
     places = [0] * len(buffers)
     for number in order:
@@ -261,7 +261,7 @@ class Plan:
 
     @property
     def line(self) -> str:
-        """The plan, described in a line."""
+        """One-line description of the plan."""
         naive = sum(self.words.values())
         return (f"activations: planned, {self.peak:,} words ({self.method}), with a place for each buffer {naive:,}: "
                 f"{(naive - self.peak) / naive:.1%} fewer")
@@ -288,7 +288,7 @@ def _difference(words: Mapping[str, int], profile: Profile) -> str:
 def make_plan(profile: Profile, *, method: str | None = None, rounds: int = ROUNDS) -> Plan:
     """Plan the memory of a program, by one method or by the method that needs the fewest words.
 
-    If several methods need the same words, lowest fits are preferred, then the search, then the rules of segments.
+    If several methods need the same words, lowest fits are preferred, then the search, then shared and strict.
     """
     places = planned(profile.lifetimes, rounds=rounds)
     if method is None:
@@ -313,7 +313,7 @@ class Room:
     end: int | None = None
 
     def has(self, operand: Operand, number: int) -> bool:
-        """Whether it contains an operand of operation ``number``."""
+        """Whether the range contains an operand of operation ``number``."""
         return (self.first <= number and (self.end is None or number < self.end)
                 and self.base <= operand.base and operand.end <= self.base + self.words)
 
@@ -331,8 +331,8 @@ class ListProgram:
     base: int  # address of the first list
     starts: Sequence[int]  # address of each list, in the order of execution
     examples: int  # maximum number of examples of a command
-    #: Buffers that the host writes before the pass, and buffers that it reads after the pass. The written buffers
-    #: remain intact until then, so that a pass can be repeated.
+    #: Buffers that the host writes before the pass, and buffers that it reads after the pass. The former remain
+    #: intact until the end of the pass, so that it can be repeated.
     given: Sequence[str]
     taken: Sequence[str]
     further: int = 0  # offset that is added to the addresses of ``given``, in elements
@@ -343,7 +343,7 @@ class ListProgram:
         return self.base + len(self.words)
 
     def lists(self, engine: Engine) -> Iterator[list[Instruction]]:
-        """Yield the instructions of each list, in execution order; ``PlanError`` if an instruction is wrong."""
+        """Yield each list's instructions, in execution order; raises ``PlanError`` if one is invalid."""
         activations = np.zeros(self.base + len(self.words), np.uint32)
         activations[self.base:] = self.words
         elsewhere = np.broadcast_to(np.uint32(0), _ELEMENTS)
@@ -355,9 +355,9 @@ class ListProgram:
             yield list(instructions)
 
     def profile(self, rooms: Mapping[str, Room], engine: Engine) -> Profile:
-        """Build the program of buffers in given address ranges, without instructions that access no buffer.
+        """Build the program of buffers in given address ranges; instructions without buffers are omitted.
 
-        Raises ``PlanError`` if an instruction is wrong, or accesses words that are not in a single range.
+        Raises ``PlanError`` if an instruction is invalid, or accesses words that are not in a single range.
         """
         operations = [Operation("the host gives", writes=tuple(self.given))]
         for instruction in itertools.chain(*self.lists(engine)):
@@ -374,7 +374,7 @@ class ListProgram:
         plan.check(self.profile(rooms_of(plan), engine), budget=self.base - self.further)
 
     def _is_buffer(self, operand: Operand) -> bool:
-        """Whether an operand is an activation, and not stored with the lists as codebook indices are."""
+        """Whether an operand is a buffer, unlike codebook indices, which are stored with the lists."""
         return operand.place is Place.ACTIVATIONS and not (self.base <= operand.base and operand.end <= self.end)
 
     def _room(self, operand: Operand, number: int, rooms: Mapping[str, Room]) -> str:

@@ -79,7 +79,7 @@ class StepProgram:
             Operation("the host takes", reads=(*self.given, *self.taken))])
 
     def in_place(self) -> "StepProgram":
-        """Return the program with element-wise steps in place of operands that are no longer needed."""
+        """Return the program with element-wise steps that overwrite operands that are no longer needed."""
         last = {name: number for number, step in enumerate(self.steps) for name in (*step.reads, *step.writes)}
         last |= dict.fromkeys((*self.given, *self.taken), len(self.steps))
         aliases: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Costs of plans: cycles counted by a node's engine, or by its model.
+"""Costs of plans: cycles counted by a node's engine, or predicted by its model.
 
 A plan is one LAYERS command, with one instruction for each product. Its cost is the cycles of the command.
 """
@@ -35,7 +35,7 @@ __all__ = ["GatewareCost", "ModelCost", "WrongProductError", "estimated", "node_
 
 Bits = npt.NDArray[np.uint32]
 
-#: Upper limit for the cycles of a command per term.
+#: Maximum cycles of a command, per term of its product.
 _PATIENCE = 16
 #: Initial contents of C: a NaN with a distinctive payload.
 _NOTHING = 0x7FA0_DEAD
@@ -75,13 +75,13 @@ def corners(plan: Plan, job: GemmJob) -> list[tuple[int, int]]:
 
 
 def parts(plan: Plan, job: GemmJob) -> list[GemmJob]:
-    """Return the products of a plan; those at the edges may be smaller."""
+    """Return the products of a plan; products at the edges may be smaller."""
     return [dataclasses.replace(plan.job, m=min(plan.job.m, job.m - row), n=min(plan.job.n, job.n - column))
             for row, column in corners(plan, job)]
 
 
 def instructions(plan: Plan, job: GemmJob, lanes: int, *, operands: str = FP32) -> Iterator[Bits]:
-    """Yield the instructions of a plan of a product, and an END."""
+    """Yield the instructions of a product's plan, followed by an END."""
     for (row, column), part in zip(corners(plan, job), parts(plan, job), strict=True):
         starts = {"a": row * (1 if job.transpose_a else job.a.stride * lanes),
                   "b": column * (job.b.stride * lanes if job.transpose_b else 1),
@@ -138,7 +138,7 @@ def _node_cycles(array: Array) -> Callable[[GemmJob], int]:
 class ModelCost:
     """Cycles of a command by the model of the engine; they equal the cycles that the engine counts.
 
-    The job is a product without factors. By default, ``cycles`` of a product of a plan is computed by
+    The job is a product without factors. ``cycles`` returns the cycles of one product of a plan, by default from
     :class:`~sim.golden.features.compute.gemm_cycles.GemmCycles`.
     """
 
@@ -180,7 +180,7 @@ class GatewareCost:
             generator.standard_normal(_words(job, Place.WEIGHTS, self._lanes)).astype(np.float32))
 
     def __call__(self, plan: Plan) -> int:
-        """Execute a plan; raises ``WrongProductError`` if C differs from that of the first plan."""
+        """Execute a plan; raises ``WrongProductError`` if C differs from the C of the first plan."""
         if plan in self._known:
             return self._known[plan]
         job, ring = self._job, self._ring

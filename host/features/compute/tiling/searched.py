@@ -57,7 +57,7 @@ class SearchedFactors(contextlib.ExitStack):
         self._kept: dict[str, dict[str, Any]] = {}
         with contextlib.suppress(FileNotFoundError, ValueError):
             self._kept = json_files.read_sealed(path)
-        self.found: dict[str, Tiling] = {}  # tilings of the requested products, by a text of sizes and options
+        self.found: dict[str, Tiling] = {}  # tilings of the requested products, by a string of sizes and options
 
     def _words(self, memory: str) -> int:
         """Number of words of a memory of the nodes."""
@@ -97,7 +97,7 @@ class SearchedFactors(contextlib.ExitStack):
 
     @property
     def line(self) -> str:
-        """The gain, described in a line; equal products are counted once."""
+        """One-line description of the gain; equal products are counted once."""
         before, after = (sum(getattr(kept, name) for kept in self.found.values()) for name in ("default", "cycles"))
         gain = (before - after) / before if before else 0.0
         return (f"tiling: searched, {len(self.found)} products in {after:,} cycles, by default in {before:,}: "
@@ -105,7 +105,7 @@ class SearchedFactors(contextlib.ExitStack):
 
 
 def _space(array: Array, job: GemmJob) -> Space:
-    """Return the space of the next powers of two, with at least one tile."""
+    """Return the space for sizes rounded up to powers of two, with room for at least one tile."""
     m, k, n = (1 << (size - 1).bit_length() for size in (job.m, job.k, job.n))
     m, n = max(m, array.rows), max(n, array.lanes)
     tile = 8 * array.rows * array.lanes
@@ -113,6 +113,6 @@ def _space(array: Array, job: GemmJob) -> Space:
 
 
 def _state(nest: Nest, factors: Mapping[str, int]) -> State | None:
-    """Return the state with these factors, or None if there is none."""
+    """Return the state with these factors, or None if no state has them."""
     return next((state for state in nest.space if isinstance(plan := nest.plan(state), Plan)
                  and all(getattr(plan.job, name) == factors[name] for name in FACTORS)), None)

@@ -23,17 +23,17 @@ from sim.golden.exponential import exp
 __all__ = ["Network", "actor_critic", "annealing", "best_first", "optuna_search", "random_search"]
 
 _NEIGHBOURS = 3  # number of neighbours that are drawn at a time (rho)
-#: Evaluations without improvement before the search restarts: divisor of the budget, and minimum number.
+#: Evaluations without improvement before the search restarts: divisor of the budget, and lower limit.
 _PATIENCE, _LEAST = 12, 25
 
 
 def best_first(evaluations: Evaluations, generator: np.random.Generator, *, start: State | None = None) -> None:
     """Evaluate states until the budget is exhausted, from ``start`` or by default from a random state.
 
-    A few of the new neighbours of the state with the lowest cost are drawn, evaluated and queued. A state leaves the
-    queue with its last neighbour. If nothing better is found in a twelfth of the budget, but at least 25 evaluations,
-    the search restarts from a different state: the published rule does not, and stays within the states that can be
-    reached with one form of tile.
+    A few of the new neighbours of the state with the lowest cost are drawn, evaluated and queued. A state is removed
+    from the queue with its last neighbour. If nothing better is found in a twelfth of the budget, but at least 25
+    evaluations, the search restarts from a different state. The published rule never restarts, and stays within the
+    states that can be reached with one form of tile.
     """
     space = evaluations.nest.space
     patience = max(_LEAST, evaluations.left // _PATIENCE)
@@ -130,14 +130,14 @@ class Network:
                 for delta, source in ((below, x), (actor, hidden), (critic, hidden))]
 
     def learn(self, x: Array, moves: npt.NDArray[np.int64], rewards: Array) -> None:
-        """Take a step of Adam along these gradients."""
+        """Take a step of Adam along the gradients of these moves."""
         for number, (weights, bias) in enumerate(self.gradients(x, moves, rewards)):
             self._layers[number].descend(weights)
             self._biases[number].descend(bias)
 
 
 def numbers(space: Space, state: State) -> Array:
-    """Encode a state as network inputs: each factor divided by its dimension's product, minus a half."""
+    """Encode a state as network inputs: each factor as a fraction of its dimension's size, minus a half."""
     return np.array([2.0 ** (factor - exponent) - 0.5
                      for factors, exponent in zip(state, space.exponents, strict=True) for factor in factors])
 

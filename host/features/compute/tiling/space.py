@@ -1,6 +1,6 @@
 """Space of a matrix product's factors: states, moves, and their effect on a node's engine.
 
-A state contains a factor for each level of m, k and n: powers of two, with the size as their product
+A state contains a factor for each level of m, k and n: powers of two that multiply to the size
 (US20210200521A1; arXiv 1909.10616). States are neighbours if one results from the other by moving a factor of two
 from one level of a dimension to another.
 
@@ -12,7 +12,7 @@ from one level of a dimension to another.
 | products | separate products: instructions of a list | |
 
 A state of two levels has panel and outer loops; its tile is the one with the fewest operands per term that fits into
-the panel, and the lower of two equal ones. A state of three levels also has the tile, and a state of four has the
+the panel, with fewer rows if two are equal. A state of three levels also has the tile, and a state of four has the
 products as the outermost level. The levels of k are always outer loops and panel. Operands in blocks along k require
 panels of whole blocks, unless a panel is one tile or contains all terms.
 """
@@ -48,7 +48,7 @@ class Move:
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """All states of a product; ``ValueError`` if a size is no power of two, or a dimension has no level."""
+    """All states of a product; raises ``ValueError`` if a size is no power of two or a level is missing."""
 
     sizes: tuple[int, int, int]  # m, k and n: powers of two
     depths: tuple[int, int, int]  # number of levels of m, k and n
@@ -104,13 +104,13 @@ class Space:
 
     @staticmethod
     def split(exponent: int, bars: list[int]) -> tuple[int, ...]:
-        """Return the factors into which sorted bars divide a row of ``exponent`` twos and these bars."""
+        """Return the exponents of factors, given the sorted positions of bars among ``exponent`` twos."""
         ends = [-1, *map(int, bars), exponent + len(bars)]
         return tuple(after - before - 1 for before, after in itertools.pairwise(ends))
 
 
 class Level(enum.Enum):
-    """Levels of loops."""
+    """Levels of the loops of a product."""
 
     PRODUCTS = "products"
     OUTER = "outer"
@@ -121,14 +121,14 @@ class Level(enum.Enum):
 #: Levels of m and n, from the outermost to the innermost.
 Levels = tuple[Level, ...]
 
-#: Default levels, by their number.
+#: Default levels, by the number of levels.
 _LEVELS: dict[int, Levels] = {
     2: (Level.OUTER, Level.PANEL),
     3: (Level.OUTER, Level.PANEL, Level.TILE),
     4: (Level.PRODUCTS, Level.OUTER, Level.PANEL, Level.TILE),
 }
 
-#: Base-2 logarithm of the number of products for which a list, with its END, has room.
+#: Base-2 logarithm of the maximum number of products in a list that ends with an END.
 _PRODUCTS: int = (MAX_INSTRUCTIONS - 1).bit_length() - 1
 
 
@@ -176,7 +176,7 @@ class Nest:
         return self.levels or _LEVELS[self.space.depths[0]]
 
     def plan(self, state: State) -> Plan | int:
-        """Return the products that implement a state, or by how many factors of two it does not fit."""
+        """Return the plan that implements a state, or the number of factors of two by which it does not fit."""
         m, n = (dict(zip(self.names, factors, strict=True)) for factors in (state[0], state[2]))
         rounds: int = state[1][1]
         tile, misfit = self._tile(m, n)
@@ -186,7 +186,7 @@ class Nest:
         misfit += sum(max(0, max(0, size - lanes) + max(0, rounds - lanes) - room) for size in inside)
         products = [sizes.get(Level.PRODUCTS, 0) for sizes in (m, n)]
         misfit += max(0, sum(products) - _PRODUCTS)
-        # Check for several panels that would start inside a memory row, with lines along k or m.
+        # With lines along k or m, check that no panel after the first one starts inside a memory row.
         loops = self.job.loops
         if loops.align_k and state[1][0] and self.job.k > 1 << rounds:
             misfit += max(0, lanes - rounds)
@@ -209,7 +209,7 @@ class Nest:
         return rows.bit_length() - 1, columns.bit_length() - 1
 
     def _tile(self, m: dict[Level, int], n: dict[Level, int]) -> tuple[int, int]:
-        """Return the form of a tile, and by how many factors of two the closest one does not fit."""
+        """Return the tile form closest to a state, and the number of factors of two by which it misses."""
         forms = []
         for tile in range(SLOTS.bit_length()):
             rows, columns = self._shape(tile)
@@ -234,7 +234,7 @@ class Evaluations:
     """States of a search with their costs, up to a budget of evaluations.
 
     A state that does not fit the array counts as an evaluation as well. It costs more than any state that fits, and
-    more for each factor of two in excess, so that a search from one of them is guided to states that fit.
+    more for each factor of two in excess, so that a search that starts there is guided to states that fit.
     """
 
     def __init__(self, nest: Nest, cost: Cost, budget: int):
