@@ -86,7 +86,7 @@ class Ring(Section):
 
     nodes: int | None = option(None, "--nodes", help=(
         "Nodes in the ring, 1 to 255; with layer streaming, workers."),
-        shown_default="4, two jobs 8, on a board all that it has")
+        shown_default="4; 8 for two jobs; on a board, all of its nodes")
     link_latency: int | None = option(None, "--link-latency", minimum=1, maximum=MAX_LATENCY, label="Link latency",
                                       help="Cycles from one node to the next.", shown_default=str(LATENCY))
     links: str = option(CREDITS, "--links", choices=(CREDITS, SLOTS), metavar=f"{CREDITS}|{SLOTS}", help=(
@@ -116,7 +116,7 @@ class Backend(Section):
         f"Board at the port, or simulated: {', '.join(BOARDS)}."),
         shown_default="simulated, if it is to be a board; else nodes that gradring info shows")
     baud: int | None = option(None, "--baud", minimum=1, maximum=COUNT, label="Baud rate", help=(
-        "Bits per second of the serial port."), shown_default="as the board was built for")
+        "Bits per second of the serial port."), shown_default="the rate in the bitstream")
     reconnect: float | None = option(None, "--reconnect", minimum=0, maximum=COUNT, label="Seconds to reconnect",
                                      help=(
         "Seconds to wait for a serial port that is lost, before training ends."), shown_default="30")
@@ -192,7 +192,7 @@ class Compute(Section):
         shown_default="default")
     activations: int | None = option(None, "--activations", help=(
         "Words of each node's activation memory that a sequence of text may take, without lists; saved maps that do "
-        "not fit are swapped or recomputed, by a plan."), shown_default="as many as all maps need")
+        "not fit are swapped or recomputed, by a plan."), shown_default="enough for all maps")
     far: str | None = option(None, "--far", metavar="RATE", help=(
         "Words per cycle of each node's far memory, such as 1/4."), shown_default=f"1/{1 / FarMemory.rate:.0f}")
     memory: str | None = option(None, "--memory", help=(

@@ -18,7 +18,7 @@ from tests.mutation.targets import TARGETS, Target
 from tests.mutation.workers import Worker
 
 TREE = Path(__file__).resolve().parents[2]
-#: Maximum share of equivalent mutants among the chosen ones.
+#: Maximum share of mutants listed as equivalent among the chosen mutants.
 MAX_EQUIVALENT = 0.1
 
 
@@ -137,13 +137,13 @@ def run_all(run: Run, targets: list[Target], picked: dict[str, list[Mutant]], wo
 
 
 def main(
-    files: Annotated[str, typer.Option(help="Files or folders of hdl/, with commas between them.")] = "",
+    files: Annotated[str, typer.Option(help="Comma-separated files or folders of hdl/.")] = "",
     mutants: Annotated[int, typer.Option(min=1, help="Mutants of each file; a tenth where it takes a ring.")] = 30,
     seed: Annotated[int, typer.Option(help="Chooses the mutants.")] = 0,
     budget: Annotated[int, typer.Option(min=1, help="CPU seconds of one process.")] = 120,
     workers: Annotated[int, typer.Option(min=1, help="Copies of the tree that run at a time.")] = 2,
 ) -> None:
-    """Change hdl/ at one position at a time, and check that a test of the file fails."""
+    """Apply one change at a time to hdl/, and check that a test of the changed file fails."""
     try:
         targets = chosen_targets(files)
         every = {target.file: find((TREE / target.file).read_text()) for target in targets}

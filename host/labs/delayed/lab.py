@@ -170,7 +170,7 @@ class Engine(enum.StrEnum):
 @command
 def delayed_lab(
     *, network: NetworkOptions,
-    behind: Annotated[str, Option("Numbers of delayed layers, with commas between them.")] = "0,1,2,3,5,10",
+    behind: Annotated[str, Option("Comma-separated numbers of delayed layers.")] = "0,1,2,3,5,10",
     compute: Annotated[Engine, Option("COMPUTE that stands for an engine, or the engines of nodes.")] =
         Engine.MODELLED,
     output: Annotated[Path, Option("Folder of stale.json.", shown_default="build/stale")] = BUILD / "stale",

@@ -119,8 +119,8 @@ def draw(parts: Mapping[str, Sequence[Row]], path: Path) -> None:
 @command
 def estimate_lab(
     *,
-    targets: Annotated[str | None, Option("Targets, with semicolons between them.", shown_default="all")] = None,
-    lengths: Annotated[str, Option("Parameters of the networks, with semicolons between them.")] = "256;1024;4832",
+    targets: Annotated[str | None, Option("Semicolon-separated targets.", shown_default="all")] = None,
+    lengths: Annotated[str, Option("Semicolon-separated numbers of parameters of the networks.")] = "256;1024;4832",
     examples: Annotated[int, Option("Examples of each node.", minimum=1, maximum=64)] = 8,
     ratios: Annotated[bool, Option("Estimate ratios of compute to link as well.")] = True,
     output: Annotated[Path, Option("Folder of estimate.json and estimate.png.", shown_default="build/estimate")] =

@@ -70,7 +70,7 @@ def _rows(session: Session, *, latency: int, length: int, seed: int) -> list[dic
 @command
 def large_rings_lab(
     *,
-    nodes: Annotated[str, Option("Ring sizes, with commas between them.")] = "17,32,64,255",
+    nodes: Annotated[str, Option("Comma-separated ring sizes.")] = "17,32,64,255",
     latency: Annotated[int, Option("Cycles of each link.")] = LATENCY,
     length: Annotated[int, Option("Elements.", minimum=1, maximum=SMALL.memories.gradient)] = 8192,
     seed: Annotated[int, Option("Seed of gradients and weights.", minimum=0, maximum=SEEDS)] = 0,

@@ -210,8 +210,8 @@ _DEFAULT = LateConfig()
 class RunOptions(Section):
     """Options of each run's training, and the treatments to compare."""
 
-    skew: str = option("0,0.9", help="Shares of own classes, with commas between them.")
-    late: str = option("apply-late,wait,drop", help="Ways to treat late gradients, with commas between them.")
+    skew: str = option("0,0.9", help="Comma-separated shares of own classes.")
+    late: str = option("apply-late,wait,drop", help="Comma-separated ways to treat late gradients.")
     straggler: str = option("3:4.5", help="Slow workers and their factors.")
     quorum: int = option(_DEFAULT.quorum, help="Gradients that close a round.")
     deadline: int = option(_DEFAULT.deadline, help="Cycles after which a round is closed, 0 for none.",

@@ -25,7 +25,7 @@ class ComparedOptions(Section):
     model: str = option("digits", help="digits, widths of layers as 784,128,10, or a number of parameters, whose "
                                        "computation is not predicted, as 25M.")
     formats: str = option(
-        "dense,10%,mx9", help="Formats to compare, with commas between them: dense, densities as 10% or 10%-apart, "
+        "dense,10%,mx9", help="Comma-separated formats to compare: dense, densities as 10% or 10%-apart, "
                               "codecs as mx9, or those of weights and of gradients as mx9/zero_value.")
 
     def __post_init__(self) -> None:

@@ -75,9 +75,9 @@ class PointOptions(Section):
     """Options of the points of a sweep: formats, rings and workloads."""
 
     formats: str | None = option(
-        None, help="Formats to compare with raw weights and zero-value gradients, with commas between them.",
+        None, help="Comma-separated formats to compare with raw weights and zero-value gradients.",
         shown_default="all, and on text the main ones")
-    nodes: str | None = option(None, help="Ring sizes, with commas between them.",
+    nodes: str | None = option(None, help="Comma-separated ring sizes.",
                                shown_default="digits 2,4,8, text 4")
     workload: WorkloadName | None = option(None, help="The only workload.", shown_default="both")
 
@@ -117,7 +117,7 @@ def sweep_lab(
                                        shown_default="one per core")] = None,
     length: LengthOptions,
     compute_formats: Annotated[str | None, Option(
-        "Formats of products to compare on nodes that compute, on digits, with commas between them.",
+        "Comma-separated formats of products to compare, on digits on nodes that compute.",
         shown_default="all, and none if --formats is given")] = None,
     scheduler: Annotated[str | None, Option(
         "Scheduler of a Dask cluster whose workers do the jobs, as tcp://host:8786. Needs gradring[cluster].",

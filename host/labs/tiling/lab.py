@@ -69,7 +69,7 @@ def draw(results: Sequence[Result], optimum: Mapping[str, int], path: Path) -> N
 @command
 def tiling_lab(
     *,
-    methods: Annotated[str | None, Option("Searches to compare, with commas between them.",
+    methods: Annotated[str | None, Option("Comma-separated searches to compare.",
                                           shown_default="all")] = None,
     seeds: Annotated[int | None, Option("Seeds of each search.", minimum=1, maximum=1000,
                                         shown_default="20, and 10 for 1024 x 1024 x 1024")] = None,
