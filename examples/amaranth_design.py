@@ -1,4 +1,4 @@
-"""Use a unit of gradring in an Amaranth design of your own: compress a stream of floats without its small values.
+"""Use a unit of gradring in an Amaranth design of your own: compress a stream of floats, without the small ones.
 
 ``Sparsifier`` sets every element below a threshold to zero and passes the result to the zero-value encoder. It is
 simulated by Amaranth's own simulator, with pauses on both sides, and compared with numpy, bit for bit; then it is
@@ -29,7 +29,7 @@ class Sparsifier(wiring.Component):
     i : In(stream of {elements, keep, last})
     o : Out(stream of {data, last})
     kept : Out(32)
-        Number of elements since the start that were not set to zero.
+        Number of elements, since reset, that were not set to zero.
     """
 
     def __init__(self, *, lanes):
@@ -47,7 +47,7 @@ class Sparsifier(wiring.Component):
         gateware.connect_stream(m, self.i, encoder.i)
         large = Signal(self._lanes)
         for lane, element in enumerate(self.i.payload.elements):
-            # Without their signs, floats are ordered like their bit patterns.
+            # Without sign bits, the order of floats is the order of their bit patterns.
             m.d.comb += [
                 large[lane].eq((element[:31] >= self.threshold) & self.i.payload.keep[lane]),
                 encoder.i.payload.elements[lane].eq(Mux(large[lane], element, 0)),

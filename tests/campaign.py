@@ -1,4 +1,4 @@
-"""Campaigns of tests in parts: processes run the parts, and their results are stored."""
+"""Test campaigns, divided into parts: processes run the parts, and the results are stored."""
 
 import concurrent.futures
 import hashlib
@@ -31,7 +31,7 @@ def sources(*folders: str) -> str:
 
 def played(jobs: int, play: Callable[..., Any], parts: Mapping[Key, tuple[Any, ...]],
            **options: Any) -> Iterator[tuple[Key, Any]]:
-    """Yield parts' results with their keys as processes complete them; the first parts start first."""
+    """Yield each part's key and result when a process has completed it; parts start in order."""
     with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting = {pool.submit(play, *part, **options): key for key, part in parts.items()}
         for done in concurrent.futures.as_completed(waiting):
@@ -40,7 +40,7 @@ def played(jobs: int, play: Callable[..., Any], parts: Mapping[Key, tuple[Any, .
 
 def kept(jobs: int, play: Callable[..., dict[str, Any]], parts: Mapping[Path, tuple[Any, ...]],
          tell: Callable[[dict[str, Any]], str], *, every: int = 1, **options: Any) -> list[dict[str, Any]]:
-    """Results of parts by file, including those of earlier campaigns; every ``every``-th result is printed."""
+    """Results of parts by file, including stored ones; every ``every``-th new result is printed."""
     for path in parts:
         path.parent.mkdir(parents=True, exist_ok=True)
     missing = {path: part for path, part in parts.items() if not path.exists()}

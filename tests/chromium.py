@@ -1,4 +1,4 @@
-"""Pages in a headless Chromium, without network: their contents, and all messages of the browser."""
+"""Load pages in a headless Chromium without network, and return their contents and console messages."""
 
 import dataclasses
 import os
@@ -17,14 +17,14 @@ OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--n
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """A loaded page."""
+    """Contents and messages of a loaded page."""
 
     text: str  # HTML of the page after its scripts have run
     messages: list[str]  # lines of the browser's console
 
 
 def needed():
-    """Skip the test and give the reason if Chromium is missing; where CI is set, Chromium must be installed."""
+    """Skip the test, with a reason, if Chromium is missing; if CI is set, a missing Chromium is an error."""
     if PROGRAM is None:
         reason = "pages are not looked at: there is no Chromium on this machine (Debian: apt-get install chromium)"
         if os.environ.get("CI"):

@@ -14,7 +14,7 @@ def pytest_addoption(parser, pluginmanager):
     pluginmanager.register(processor_time)
 
 
-#: Folders and files with tests that build rings and whole nodes. Each takes as long as dozens of small units.
+#: Folders and files with tests that build rings or whole nodes. Each takes as long as dozens of small tests.
 _LARGE = ("host", "pairs", "programs", "hdl/ring/test_collective.py", "hdl/test_node.py",
           "sim/verilated/test_ring.py", "sim/verilated/test_wave.py")
 
@@ -27,14 +27,14 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Exclude modules and tests from garbage collection, since they stay and simulations create much garbage."""
+    """Exclude modules and tests from garbage collection, since they are never freed and it runs often."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
 def key_of_checkpoints(tmp_path_factory):
-    """Give the tests, and the processes that they start, their own user key."""
+    """Give the tests, and the processes that they start, a user key of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADRING_KEY", str(tmp_path_factory.mktemp("key") / "checkpoint.key"))
         yield

@@ -1,4 +1,4 @@
-"""A node with each feature: the options of its configuration, and a gateware file of the feature."""
+"""For each feature: options of a node that has it, and a gateware file of the feature."""
 
 #: Dictionaries for :func:`hdl.config.forms.from_dict`, and files in ``hdl/features/<name>``, by feature name.
 FEATURED = {

@@ -1,9 +1,9 @@
 """Time limit of a test run: ``pytest --minutes 50``, which is ``make test MINUTES=50``.
 
-A run with a limit begins with one case of each test, drawn by the commit. The remaining cases follow file by file, in
-an order also drawn by the commit; tests that have not begun when the time is over are skipped, except the first
-cases. So a fast machine runs everything, and a slow one a different subset with each commit. Tests of :data:`LARGE`
-belong to the remaining cases.
+A run with a limit begins with one case of each test, chosen by the commit. The remaining cases follow file by file,
+in an order that also depends on the commit; tests that have not begun when the time is over are skipped, unless they
+are first cases. So a fast machine runs everything, and a slow one runs a different subset for each commit. Tests of
+:data:`LARGE` belong to the remaining cases.
 """
 
 import collections
@@ -16,7 +16,7 @@ import pytest
 
 __all__ = ["LARGE", "arranged", "first_cases"]
 
-#: Prefixes of names of tests that share a ring's library with no other test, or that take at least a minute.
+#: Name prefixes of tests that build a ring for themselves only, or that take at least a minute.
 LARGE = (
     "tests/known_answers",
     "tests/pairs",
@@ -57,7 +57,7 @@ def first_cases(names: list[str], seed: str) -> set[str]:
 
 
 def arranged(names: list[str], seed: str, workers: int) -> list[int]:
-    """Numbers of tests in a run with a limit: a share for each worker, its first cases first, the rest by file."""
+    """Order of test indices for a limited run: each worker gets a share of first cases, then of the rest by file."""
     first = first_cases(names, seed)
     begin = [number for number, name in enumerate(names) if name in first]
     files = list(dict.fromkeys(name.partition("::")[0] for name in names))
@@ -86,7 +86,7 @@ def pytest_addoption(parser):
                      help="minutes after which only the first case of each test may begin; 0 for no limit")
 
 
-#: Seed of the order, time when the run began, and names of first cases.
+#: Seed of the order, start time of the run, and names of first cases.
 _SEED, _BEGUN, _FIRST = pytest.StashKey[str](), pytest.StashKey[float](), pytest.StashKey[set[str]]()
 
 

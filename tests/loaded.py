@@ -1,10 +1,10 @@
-"""Units that are loaded first, for the benches of units (:mod:`tests.hdl.unit_bench`)."""
+"""Units that must be loaded with data after a reset, for the benches of :mod:`tests.hdl.unit_bench`."""
 
 from sim.verilated.vectors import Feed, Unit
 
 
 class Loaded(Unit):
-    """A unit that accepts the rows in ``load``, if any, after each reset, in ``spare`` cycles more than they need."""
+    """A unit that accepts the rows in ``load``, if any, after each reset, with ``spare`` extra cycles."""
 
     load = None
 
@@ -22,5 +22,5 @@ class Loaded(Unit):
             assert not trace["error"].any()
 
     def no_more(self):
-        """Beats of a run that loads nothing further."""
+        """Beats for the load stream of a run that loads nothing further."""
         return {} if self.load is None else {self.stream: self.load[:0]}

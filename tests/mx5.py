@@ -17,7 +17,7 @@ GATEWARE = FixedCodec(code=CODE, block=_FORMAT.block, block_bits=_FORMAT.block_b
                       decoder=coding.Decoder, parameters={"codec": _FORMAT})
 MODEL = model.FixedCodec(code=CODE, format=golden_shared_exponent.SharedExponent(mantissa_bits=3))
 
-#: Equivalent to a change of the tree: file, the preceding line, and the added line.
+#: The equivalent change to the tree: file, preceding line and added line.
 PATCH = (
     ("hdl/registry.py", '        "mx9": Codes(ring=3, operands=2, blocks=True, broadcast=3),\n',
      '        "mx5": Codes(ring=16),\n'),
@@ -30,7 +30,7 @@ PATCH = (
 
 
 class Mx5Feature(Feature):
-    """The feature with only this format."""
+    """Feature with only this format."""
 
     requires = ("mx",)
 
@@ -43,7 +43,7 @@ FEATURE = Mx5Feature()
 
 @contextlib.contextmanager
 def registered():
-    """Add the format to both registries; of nested uses, only the outermost removes it again."""
+    """Add the format to both registries; if uses are nested, only the outermost one removes it again."""
     if NAME in FEATURES:
         yield
         return

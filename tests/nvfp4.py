@@ -7,9 +7,9 @@ _FRACTIONS = (np.arange(64, dtype=np.uint32)[:, np.newaxis] << 17 | np.array([0,
 
 
 def every_place(codec):
-    """Blocks of a single magnitude of every size; and for each scale, magnitudes of every size.
+    """Blocks with a single magnitude, of every size; and for each scale, blocks with magnitudes of every size.
 
-    Magnitudes change scale or code at seven significant bits or fewer, so every other magnitude is like one of these.
+    Magnitudes change scale or code at seven significant bits or fewer, so these blocks cover all magnitudes.
     """
     exponents = np.clip(np.arange(codec.power + 127 - 20, codec.power + 127 + 20), 0, 254).astype(np.uint32)
     magnitudes = np.unique(exponents[:, np.newaxis] << 23 | _FRACTIONS).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Requirements of tests that need features, in a copy without some of them."""
+"""Skipping of tests that need features, in a copy of the tree without these features."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 """Processor time of tests by folder, including the programs that they run.
 
-Wall time depends on the machine's load; processor time shows the cost of a test. The table follows pytest's own
+Wall-clock time depends on the machine's load; processor time shows the cost of a test. The table follows pytest's own
 summary, and ``build/tests.json`` has the time of each file and of each test that takes a second or more.
 """
 
@@ -22,7 +22,7 @@ _tests: dict[str, float] = {}
 
 
 def _used() -> float:
-    """Seconds used so far by this process, its ended children, and the process that simulates for cocotb."""
+    """Seconds used so far by this process, its terminated children, and the simulation process of cocotb."""
     return simulations.seconds() + sum(usage.ru_utime + usage.ru_stime
                for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
 

@@ -1,4 +1,4 @@
-"""Proofs about units: helpers for all specifications."""
+"""Helpers for proofs of specifications of units."""
 
 import pytest
 from amaranth.hdl import Assume, Signal, Value

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Checks that parameters are rejected with the full expected message."""
+"""Checks that parameters are rejected with exactly the expected message."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Scalars in event files, read as TensorBoard reads them: a restart drops values of later steps."""
+"""Scalars in event files, read as by TensorBoard: a restart discards earlier values of later steps."""
 
 import struct
 
@@ -6,7 +6,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 
 def _crc32c(data):
-    """Castagnoli's checksum, masked as in files of records."""
+    """CRC-32C checksum, masked as in record files."""
     value = 0xFFFFFFFF
     for byte in data:
         value ^= byte
@@ -28,7 +28,7 @@ def _records(path):
 
 
 def scalars(folder):
-    """Values by step, by name."""
+    """Values by step for each name."""
     series = {}
     for path in sorted(folder.glob("events.out.tfevents.*")):
         for event in _records(path):

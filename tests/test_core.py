@@ -49,7 +49,7 @@ def lines_of(modules):
 
 
 def test_lines_that_a_node_imports():
-    """A default node imports no feature, and a node with features adds only the lines of these features."""
+    """A default node imports no feature, and a node with a feature adds only the lines of its features."""
     process = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], cwd=ROOT, capture_output=True,
                              text=True, timeout=600, check=True)
     nodes = json.loads(process.stdout)
@@ -69,6 +69,6 @@ def test_lines_that_a_node_imports():
 
 
 def test_lines_of_golden_models():
-    """The golden models of the core have few lines."""
+    """The golden models of the core do not exceed their line limit."""
     golden = list((ROOT / "sim/golden").glob("*.py"))
     assert sum(len(path.read_text().splitlines()) for path in golden) <= MAX_GOLDEN

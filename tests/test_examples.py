@@ -57,7 +57,7 @@ def rows(printed):
 
 
 def test_own_data(tmp_path):
-    """Without arguments it writes a table, and prints the rows on the page; lower density means fewer words."""
+    """Without arguments the example writes a table and prints the page's rows; lower density means fewer words."""
     printed = run(tmp_path, EXAMPLES / "own_data.py", "--gradients", "zero_value", "--density", "1,0.1")
     assert "build/examples/patients.csv: 442 rows, 10 inputs, a quantity; 289 parameters on 4 nodes\n" in printed
     table = rows(printed)
@@ -72,7 +72,7 @@ def test_own_data(tmp_path):
 
 
 def test_own_data_of_another_kind(tmp_path):
-    """A user's own file with classes is trained on, and a column that it does not have is rejected."""
+    """A user's own file with classes can be used for training, and a missing column is rejected."""
     generator = np.random.default_rng(3)
     with (tmp_path / "own.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -97,7 +97,7 @@ def test_amaranth_design(tmp_path):
     printed = run(tmp_path, EXAMPLES / "amaranth_design.py")
     assert re.search(rf"^4 vectors for each threshold: {EQUAL}$", printed, re.MULTILINE)
     kept, words = zip(*re.findall(r"^ +[\d.]+ +(\d+) +(\d+),", printed, re.MULTILINE), strict=True)
-    # One mask for each 32 elements of the vectors.
+    # Words include one mask per 32 elements of the vectors.
     assert [int(total) - int(count) for total, count in zip(words, kept, strict=True)] == [1 + 1 + 4 + 11] * 3
     assert printed.splitlines()[:4] == block("python examples/amaranth_design.py")[:4]
     text = (tmp_path / "build" / "examples" / "sparsifier.v").read_text()
@@ -123,7 +123,7 @@ NODES, LENGTH, SEGMENT = 4, 1024, 256
 
 
 def golden_packets():
-    """Elements of the waveform's fused update by link, codec, block and segment: scatter-reduce and all-gather."""
+    """Golden packets of the fused update in the waveform, by link, codec, block and segment."""
     generator = np.random.default_rng(0)
     gradients = generator.standard_normal((NODES, LENGTH)).astype(np.float32)
     gradients[generator.random((NODES, LENGTH)) < 0.5] = 0
@@ -143,7 +143,7 @@ def golden_packets():
 
 
 def test_waveform(tmp_path):
-    """Every packet of a fused update appears in the waveform, as text, and as on the page."""
+    """Every packet of a fused update appears in the waveform and in its text form, as shown on the page."""
     wave = tmp_path / "wave" / "ring.fst"
     run(tmp_path, "-m", "gradring", "wave", "--nodes", NODES, "--output", wave)
     printed = run(tmp_path, "-m", "gradring", "packets", wave)
@@ -159,7 +159,7 @@ def test_waveform(tmp_path):
     for node in range(NODES):
         sequences = [packet.header.sequence for packet in seen if packet.link[0] == node]
         assert sequences == list(range(sequences[0], sequences[0] + 6))
-    # Whole packets leave without a pause as soon as their words are there; the page explains these lines.
+    # Packets leave without a pause as soon as all their words are available; the page explains these lines.
     lines = printed.splitlines()
     assert len(lines) == 1 + 24 + 2
     for line in block("gradring packets"):

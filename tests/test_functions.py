@@ -1,4 +1,4 @@
-"""Functions of host/ are short, and certain jobs are each done by one class or module."""
+"""Functions of host/ are short, and certain tasks are each performed by one class or module only."""
 
 import ast
 
@@ -9,7 +9,7 @@ LINES = 60
 
 
 def test_functions_are_short():
-    """All functions of host/, including nested ones, are short; ruff checks their complexity and parameters."""
+    """All functions of host/, including nested ones, are short; ruff limits their complexity and parameters."""
     lengths = {}
     for path in files(".py"):
         if path.is_relative_to(ROOT / "host"):
@@ -32,7 +32,7 @@ def calls():
                     yield str(path.relative_to(ROOT)), owners.get(id(node), ""), ast.unparse(node.func), node
 
 
-#: Modules of golden nodes, which advance like other nodes.
+#: Modules of golden nodes, which are advanced like simulated nodes.
 GOLDEN = ("host/transports/golden/nodes.py", "host/features/programs/golden.py")
 
 

@@ -1,4 +1,4 @@
-"""Layout of the tree: nothing outside needs tests/, and the Makefile contains little but targets."""
+"""Layout of the tree: no code outside of tests/ needs it, and the Makefile contains little but targets."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Names of a clone's packages: a script's own files with these names hide nothing, and are not hidden."""
+"""A script's own files with the names of a clone's packages hide nothing, and are not hidden."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a module of each of the names, and a package with its own modules in another folder."""
+    """A folder with a module for each of the names, and a second folder with a package that has its own modules."""
     for name in names.PACKAGES:
         (tmp_path / f"{name}.py").write_text("WHO = 'script'\n\ndef who():\n    return WHO\n")
     inner = tmp_path / "packages" / "sim" / "streams"
@@ -72,7 +72,7 @@ def test_modules(order, where, folder, tmp_path):
 
 @pytest.mark.parametrize("order", ["gradring, sim.streams", "sim.streams, gradring"])
 def test_package(order, folder):
-    """Modules of a package can import each other, immediately and later; one has the name of a clone's module."""
+    """Modules of a package can import each other, at once or later, even if one has the name of a clone's module."""
     script = folder / "packages" / "script.py"
     script.write_text(f"import {order}\nimport sim\nfrom sim import streams\nfrom sim import *\n"
                       "from gradring import gateware\n"
@@ -81,7 +81,7 @@ def test_package(order, folder):
 
 
 def test_missing_module(folder):
-    """An error within a script's own package is the script's."""
+    """An import error within a script's own package is reported as the script's."""
     (folder / "packages" / "sim" / "broken.py").write_text("import no_module_of_this_name\n")
     script = folder / "packages" / "script.py"
     script.write_text("import gradring\ntry:\n    from sim import broken\nexcept ModuleNotFoundError as error:\n"
@@ -97,11 +97,11 @@ def test_commands(folder):
 
 
 def test_starter(folder):
-    """Ranks are started by a program that finds the clone's modules first, and runs a module like `python -m`."""
+    """The program that starts ranks finds the clone's modules first, and can run a module like `python -m`."""
     assert [names.__file__] == launch._STARTER
     units = run("-P", names.__file__, "boards.verilog", "--list", cwd=folder, PYTHONPATH=str(folder))
     assert "node" in units.splitlines()
-    # A script in that process has its own modules; its folder is on the path only then.
+    # A script in that process has its own modules; only then is its folder on the path.
     (folder / "script.py").write_text("import sim, host\nfrom hdl import who\nprint(sim.who(), host.WHO, who())\n")
     program = ("import sys, runpy; sys.argv[:] = ['', 'boards.verilog', '--list']\n"
                f"try: runpy.run_path({names.__file__!r}, run_name='__main__')\n"
@@ -111,6 +111,6 @@ def test_starter(folder):
 
 
 def test_nothing_is_done_without_a_clash():
-    """Imports are Python's own if no file has a clashing name, and in a clone's own tests and tools."""
+    """Python's own import is used if no file has a clashing name, and in a clone's own tests and tools."""
     program = "import builtins; own = builtins.__import__; import gradring; print(builtins.__import__ is own)"
     assert run("-c", program, cwd=ROOT) == "True\n"

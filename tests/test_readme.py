@@ -1,4 +1,4 @@
-"""The README: make and the program know each command, and the quick commands and Python lines run as shown."""
+"""The README: make and the program accept all its commands; quick commands and Python lines run as shown."""
 
 import re
 import shlex
@@ -15,11 +15,11 @@ from tests.host.rings import JOBS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-#: Pairs of a language, empty for commands and their output, and the text of a block.
+#: Blocks as pairs of language (empty for commands with output) and text.
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 COMMANDS = [line.split("#")[0].strip() for language, block in BLOCKS if not language
             for line in block.splitlines() if line.startswith(("make ", "gradring "))]
-#: Commands that take a few seconds, and the output or file of each.
+#: Commands that take a few seconds, each with its output or file.
 QUICK = {"make help": "  sim ", "make verilog UNIT=node": "build/verilog/node.v"}
 
 
@@ -37,7 +37,7 @@ def test_readme_is_short():
 
 
 def check_make(command):
-    """Check that make knows the target, and that the program knows each option that make passes, with its value."""
+    """Check that make has the target, and that the program accepts each option that make passes, with its value."""
     program, *arguments = shlex.split(command)
     assert program == "make"
     printed = run("make", "--dry-run", *arguments)
@@ -70,7 +70,7 @@ def test_commands_are_known(command):
 
 @pytest.mark.parametrize("command", QUICK)
 def test_quick_commands_run(command):
-    """Help is printed by make; any other command is the one that make prints, with this Python's programs."""
+    """Quick commands give the expected output; except for help, the command that make would run is run directly."""
     words = shlex.split(command)
     if words != ["make", "help"]:
         words = shlex.split(run("make", "--dry-run", *words[1:]).splitlines()[-1])
@@ -80,7 +80,7 @@ def test_quick_commands_run(command):
 
 
 def test_program_in_python():
-    """Eight lines train a model on the nodes that tests of jobs also simulate, and print the output in the README."""
+    """Eight lines train a model and print the output in the README, on nodes that other tests also simulate."""
     (program,) = (block for language, block in BLOCKS if language == "python")
     assert len(list(filter(None, program.splitlines()))) == 8
     assert node_for(1000, nodes=4, optimizer=Adam(0.05)) == JOBS

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """A wheel of exactly the files that are in the repository."""
+    """A wheel built from exactly the files that are in the repository."""
     clone, target = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("wheel")
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in names.rstrip("\0").split("\0"):
@@ -46,14 +46,14 @@ def test_one_package(wheel):
 
 
 def others(folder):
-    """Create packages of a different project, with the names of this one's."""
+    """Create packages of a different project with the same names as this project's."""
     for name in setup.PACKAGES:
         (folder / name).mkdir()
         (folder / name / "__init__.py").write_text("raise ImportError('of another project')\n")
 
 
 def test_beside_others(wheel, tmp_path):
-    """Training, and sums of ranks, run from the wheel only, next to packages of the same names."""
+    """Training and sums of ranks use only the wheel's packages, even next to packages with the same names."""
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as file:
         file.extractall(site)
@@ -96,7 +96,7 @@ def test_same_builds(wheel, tmp_path):
 
 
 def test_tested_versions():
-    """Each dependency is a range that contains the tested version, which is pinned in constraints.txt."""
+    """Each dependency is given as a range that contains the tested version, which constraints.txt pins."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = map(Requirement, (ROOT / "constraints.txt").read_text().split())
     tested = {line.name.lower().replace("_", "-"): line.specifier for line in lines}
@@ -132,10 +132,10 @@ def mean(shares: Vector) -> tuple[Vector, int | None]:
 
 
 def test_quick_start(wheel, tmp_path):
-    """The quick start runs outside the clone, with the oldest numpy, among packages of the same names."""
+    """The quick start runs outside the clone, with the oldest numpy, next to packages with the same names."""
     venv.create(tmp_path / "environment", with_pip=True)
     python = tmp_path / "environment" / "bin" / "python"
-    # A node's Verilog has the versions of Amaranth and Yosys in its digest: with those, no library is built again.
+    # The digest of a node's Verilog covers the versions of Amaranth and Yosys; if they match, nothing is built again.
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", "--no-deps",
                     wheel], check=True, timeout=300)
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
@@ -173,7 +173,7 @@ def test_quick_start(wheel, tmp_path):
     assert run(*mypy) == "Success: no issues found in 1 source file\n"
     (tmp_path / "typed.py").write_text(TYPED.replace("total.cycles", "figures"))
     ended = subprocess.run(mypy, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "Incompatible return value type" in ended.stdout  # checks that the package has types other than Any
+    assert "Incompatible return value type" in ended.stdout  # the package's types are more than Any
 
 
 @pytest.mark.parametrize(("text", "expected"), [

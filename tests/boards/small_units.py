@@ -1,4 +1,4 @@
-"""Units that are quick to build and to read: one lane, and small nodes."""
+"""Small configurations of all units, which build quickly: one lane, and small nodes."""
 
 import inspect
 
@@ -14,10 +14,10 @@ NODE = {"lanes": 1, "segment": 32, "memories.gradient": 64, "memories.weight": 6
 
 
 def small(name):
-    """Options that make a unit quick to build and to read: one lane where it has lanes, a small node where it accepts
-    a NodeConfig, and two lanes and one row for compute units. A unit with blocks of ``lanes`` rows keeps its own
-    number of rows. The optimizer with all rules in binary32 is ``optimizer.all``; its parts, and other rows of the
-    same component, have other formats or rules."""
+    """Options for a small version of a unit: one lane if the unit has lanes, a small node if it accepts a NodeConfig,
+    and two lanes and one row if it is a compute unit. A unit with blocks of ``lanes`` rows keeps its own number of
+    rows. The optimizer with all rules in binary32 is ``optimizer.all``; its parts, and further entries of the same
+    component, have different formats or rules."""
     factory, arguments = UNITS[name].call({})
     parameters = inspect.signature(factory).parameters
     if "config" in parameters:

@@ -73,7 +73,7 @@ def frame(values):
 
 
 def vectors(generator, count):
-    """Gradients of varying lengths and densities, without -0.0."""
+    """Vectors of gradients, of varying lengths and densities, without -0.0."""
     for _ in range(count):
         vector = generator.integers(1, 1 << 31, generator.integers(1, 150), dtype=np.uint32)
         vector[generator.random(len(vector)) >= generator.choice([0, 0.1, 0.5, 1])] = 0
@@ -171,7 +171,7 @@ async def serves_the_host(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def passes_every_field(dut):
-    """Elements of 18 bits occupy three bytes each, and four more bits with padding occupy the byte above them."""
+    """Elements of 18 bits occupy three bytes each; the byte above them holds four more bits and padding."""
     bench = Bench(dut)
     await bench.start()
     generator = random.Random(regression.parameters()["seed"])
@@ -179,7 +179,7 @@ async def passes_every_field(dut):
     for _ in range(50):
         beats = generator.randint(1, 5)
         content = bytes(generator.randrange(256) for _ in range(7 * beats))
-        # The upper keep bit of an element does not keep it on its own; the keep of the last byte has no effect.
+        # An element is not kept if only its upper keep bit is set; the keep bit of the last byte has no effect.
         keep = [generator.choice([0, 1, 1, 1]) for _ in content]
         await bench.sources["i"].send(AxiStreamFrame(content, tkeep=keep))
         sent.append((content, keep))

@@ -93,7 +93,7 @@ def test_first_seed_that_meets_the_clock(canned, results):
     assert (result["seed"], result["seeds"], result["clock_mhz"]) == (3, 3, 62.5)
     assert (result["lut4"], result["ccu2c"], result["lut_ram"], result["lut4_occupied"]) == (4, 1, 1, 4 + 2 + 6)
     assert result["utilisation"] == {"TRELLIS_COMB": {"used": 12, "available": 24288}}
-    # Nothing runs again, not even a seed that was too slow.
+    # No tool runs again, not even for a seed that was too slow.
     again, _ = build()
     assert (tools.seeds, again) == ([1, 2, 3], result)
     # The row appears in the table of boards, not in the table of units.
@@ -148,7 +148,7 @@ def test_unconstrained_clock_is_an_error(canned):
 
 
 class Slow(Echo):
-    """Words that pass through more logic than fits in a cycle."""
+    """Words that pass through more logic than fits into one cycle."""
 
     def elaborate(self, platform):
         m = super().elaborate(platform)
@@ -177,7 +177,7 @@ def test_a_bitstream_of_an_ecp5(results, capsys, monkeypatch):
 
 
 def test_an_ecp5_is_reset_by_a_net_of_its_own(results):
-    """All flip-flops are on the reset net, none has a different reset, and the design's clock is gated."""
+    """All flip-flops are reset by the same net, and the design's clock is gated."""
     bitstream.build("ulx3s-25f", design=Echo())
     netlist, = results.glob("cache/placement/*/top.json")
     cells = list(json.loads(netlist.read_text())["modules"]["top"]["cells"].values())
@@ -188,10 +188,10 @@ def test_an_ecp5_is_reset_by_a_net_of_its_own(results):
     (gated,), (enable,), (start,) = gate["CLKO"], gate["CE"], of["SGSR"][0]["connections"]["CLK"]
     clocked = {clock: [cell for cell in of["TRELLIS_FF"] if cell["connections"]["CLK"] == [clock]]
                for clock in (start, gated)}
-    # The counter of the reset has its own clock net; the echo and its lights share another.
+    # The reset counter has its own clock net; the echo and its lights share a second one.
     assert [len(cells) for cells in clocked.values()] == [19, 5]
     assert not any(isinstance(net, int) for cell in clocked[gated] for net in cell["connections"].get("LSR", []))
-    # The clock does not run until the counter has run down.
+    # The clock does not run until the counter has reached zero.
     opens, = (cell for cell in cells if cell["type"] == "LUT4" and cell["connections"]["Z"] == [enable])
     held, = ([net] for port in "ABCD" for net in opens["connections"][port] if isinstance(net, int))
     assert held in [cell["connections"]["Q"] for cell in clocked[start]]
@@ -328,7 +328,7 @@ def test_no_loader(tmp_path, monkeypatch):
 
 
 def test_pins_are_missing():
-    """If the wheel with the pin tables of boards is missing, one line names the target that installs it."""
+    """If the wheel with the pin tables is missing, the message names the make target that installs it."""
     script = ("import runpy, sys; sys.modules['amaranth_boards'] = None; sys.argv = ['bitstream', '--list']; "
               "runpy.run_module('boards.bitstream', run_name='__main__')")
     done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], capture_output=True,

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The wiring of every board, as the constraints show it."""
+"""The wiring of every board, as listed in its constraints."""
 
 
 import pytest
@@ -64,11 +64,11 @@ def test_constraints(name):
         pins = {line.split('"')[1]: line.split('"')[3] for line in lines if line.startswith("LOCATE ")}
         reference = next(wire for wire in pins if wire.startswith("clk"))
         clock = f'FREQUENCY PORT "{reference}" {REFERENCES[name]};'
-        # Every wire has its voltage.
+        # Every wire has a voltage.
         assert {line.split('"')[1] for line in lines if line.startswith("IOBUF ")} == set(pins)
     assert pins == PINS[name]
     assert clock in lines
-    # Each wire is also a port of the design, and the design has its PLL.
+    # Each wire is also a port of the design, and the design contains the board's PLL.
     for wire in pins:
         assert f"\\{wire}\n" in made.design
     assert ("cell \\EHXPLLL" in made.design) == (wired.family.packer == "ecppack")

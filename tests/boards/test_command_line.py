@@ -1,4 +1,4 @@
-"""Exit paths of the programs in boards/."""
+"""How the programs in boards/ exit."""
 
 import importlib
 import os
@@ -53,7 +53,7 @@ def test_signal_during_imports(name, tmp_path):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_all_programs(monkeypatch, name):
-    """All programs exit through the same function; a closed reader is no error for programs that print lists."""
+    """All programs exit through the same function; programs that print lists accept a closed output pipe."""
     module = importlib.import_module(f"boards.{name}")
     assert module.finish is finish
     if name == "optimizer_table":

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Registers of DSP blocks: the flip-flops that move in handmade netlists, and equal behaviour of a multiplier."""
+"""Absorption of flip-flops into DSP blocks, in handmade netlists and in a multiplier that must behave the same."""
 
 import copy
 import importlib.util
@@ -22,7 +22,7 @@ from sim.verilated.verilog import Design, convert
 from tests.hdl.floating import operands
 
 CLOCK, OTHER_CLOCK, RESET = 2, 3, 4
-#: First net numbers of the inputs and outputs of flip-flops.
+#: Number of the first net for each group of flip-flop inputs and outputs.
 GIVEN, HELD, MULTIPLIED, KEPT = 100, 200, 300, 400
 PLAIN = {"CEMUX": "1 ", "CLKMUX": "CLK", "GSR": "DISABLED", "LSRMUX": "LSR", "REGSET": "RESET"}
 
@@ -34,7 +34,7 @@ def flip_flop(source, sink, clock=CLOCK, **parameters):
 
 
 def module_of(a=3, b=2):
-    """A product of numbers of ``a`` and ``b`` bits, between flip-flops; a LUT reads the result."""
+    """A product of an ``a``-bit and a ``b``-bit number, with flip-flops before and after it, read by a LUT."""
     width = a + b
     connections = {f"{name}{bit}": ["0"] for name in "AB" for bit in range(18)}
     connections |= {f"P{bit}": [900 + bit] for bit in range(36)}
@@ -134,7 +134,7 @@ def _remove(name):
     lambda module: module["cells"]["operand_0"].update(type="LUT4"),
 ])
 def test_what_stays(change):
-    """With a different clock, an enable, a reset, a one, no register or a second reader, nothing is absorbed."""
+    """Flip-flops that a DSP block cannot replace, or that another cell reads, are not absorbed."""
     module = module_of()
     change(module)
     before = copy.deepcopy(module)
@@ -156,7 +156,7 @@ def test_files(tmp_path):
 
 @pytest.fixture
 def netlist():
-    """A multiplier's netlist as Verilog of cells, the models of the cells, and the cell counts."""
+    """A multiplier's netlist as structural Verilog, the models of its cells, and the cell counts."""
     design = convert(FloatMultiplier(), name="multiplier")
     tools = Tools()
 
@@ -168,7 +168,7 @@ def netlist():
         run("unit.json", "read_verilog unit.v", *(step.format(top="multiplier") for step in synth.MAPPERS["abc9"]),
             "tee -q -o stat.json stat -json -top multiplier", "write_json unit.json")
         rewrite(folder / "unit.json", "multiplier", folder / "stat.json")
-        # The modules in the file that describe the cells themselves lack their parameters.
+        # The file also has modules for the cells themselves, but without their parameters.
         modules = json.loads((folder / "unit.json").read_text())["modules"]
         (folder / "unit.json").write_text(json.dumps({"modules": {"multiplier": modules["multiplier"]}}))
         run("cells.v", "read_verilog -lib +/ecp5/cells_sim.v +/ecp5/cells_bb.v", "read_json unit.json",
@@ -205,6 +205,6 @@ def test_a_netlist_does_what_the_multiplier_does(netlist, monkeypatch):
 
 
 def test_boards():
-    """Boards with recorded results from netlists without absorbed registers are also built that way."""
+    """If a board's recorded results are for unabsorbed registers, the board is also built that way."""
     assert board("ulx3s-85f-compute")[0].dsp_registers
     assert not board("ulx3s-85f")[0].dsp_registers

@@ -17,7 +17,7 @@ from tests.features.int16.nodes import CONFIG, check_session
 
 
 def netlist(component):
-    """Verilog of the cells, and the models of the cells, from Yosys."""
+    """Structural Verilog from Yosys, and the models of its cells."""
     name = type(component).__name__
     design = rtlil.convert(component, name=name, platform=ICEBreakerPlatform(), emit_src=False)
     tools = Tools(family=ICE40)
@@ -48,5 +48,5 @@ def node(monkeypatch):
 
 @pytest.mark.parametrize("seed", [4, 5])
 def test_a_netlist_does_what_the_node_does(node, seed):
-    """All operations, valid and invalid, with host accesses in between, match bit by bit and cycle by cycle."""
+    """The netlist matches the node, bit by bit and cycle by cycle, in all valid and invalid operations."""
     check_session(node, seed, "none")

@@ -9,7 +9,7 @@ from boards.tools import ECP5
 
 SCOPES = "board.node_0", "board.node_0.engine", "board.link", "board"
 
-#: Cells: name, type, the nets that they read, and the nets that they drive.
+#: Cells: name, type, input nets and output nets.
 CELLS = [
     ("$1", "LUT4", [10, 11], [20]),
     ("$2", "LUT4", [20, 21], [22]),  # drives no named net, but drives a cell that does
@@ -22,7 +22,7 @@ CELLS = [
     ("$9", "EHXPLLL", [], [29]),
 ]
 
-#: Signals and their nets; if a net has two names, the name in the inner part counts.
+#: Signals and their nets; if a net has two names, the name in the inner part takes precedence.
 SIGNALS = {
     "board.node_0.engine.sum": [20],
     "board.node_0.engine.i__payload.last": [23], "board.node_0.i__payload.last": [23],
@@ -48,7 +48,7 @@ def counts(tmp_path):
 
 
 def test_counts(counts):
-    # A field of a record is not a part of the design, and each part includes its contents.
+    # A field of a record does not count as a part; each part includes the parts inside it.
     assert set(counts) == {"", *SCOPES}
     assert [counts[path]["lut4"] for path in ("", "board", "board.node_0", "board.node_0.engine", "board.link")] == [
         5, 4, 4, 3, 0]

@@ -8,7 +8,7 @@ from tests.refusals import refused_values
 
 
 def outputs(levels, *, cycles):
-    """The reset before each clock edge, and the input from just after the previous edge."""
+    """Level of the reset output just before each clock edge; each input level is set after the previous edge."""
     unit = ResetHold(cycles=cycles)
     seen = []
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Exported files: every unit, names, options, invalid arguments, and their page."""
+"""Export of Verilog: every unit, names, options, invalid arguments, and the page of the documentation."""
 
 import os
 import re
@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "verilog.md"
 
 @pytest.mark.parametrize("name", sorted(UNITS))
 def test_every_unit_is_clean(name, verilog_folder):
-    """Verilator gives no warning about any unit, and the header has a line for each stream and other port."""
+    """Verilator gives no warning about any unit, and the header has a line for each stream and each further port."""
     options = small(name)
     path = verilog.write(name, options=options)
     text = path.read_text()
@@ -136,7 +136,7 @@ def test_page_shows_the_header():
 
 
 def test_module_of_the_page_has_all_ports(tmp_path):
-    """Verilator gives no warning about the module with the encoder in it, so ports and widths are correct."""
+    """Verilator gives no warning about the page's module, so its ports and widths are correct."""
     module = re.search(r"```verilog\n(module (\w+) .*?)```", PAGE.read_text(), flags=re.DOTALL)
     design = verilog.design("compression.zero_value.encoder")
     assert set(re.findall(r"\.(\w+)\(", module[1])) == {port.name for port in design.ports}

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Verilator's lint of exported files: warnings are errors."""
+"""Exported files are checked by Verilator's lint, with warnings as errors."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""``python -m tests.couplings``: pairs of sections of a node that no context allows, and nodes of equal circuits."""
+"""``python -m tests.couplings``: pairs of invalid section values, and hashes of equal circuits."""
 
 import random
 from typing import Annotated
@@ -15,7 +15,7 @@ def main(
         min=0, help="Nodes that are drawn, each of which is compared with two that differ in a section.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of these.")] = 0,
 ) -> None:
-    """Print all pairs of values that no context allows, and compare hashes of nodes with their circuits."""
+    """Print all pairs of section values that no node may have, and compare hashes with circuits."""
     counts: dict[frozenset[str], int] = {}
     for kind, values in refused():
         counts[frozenset(values)] = counts.get(frozenset(values), 0) + 1

@@ -1,7 +1,7 @@
-"""Random sections of nodes: pairs of values that no context allows, and circuits of similar nodes.
+"""Random sections of nodes: pairs of section values that no node may have, and circuits of similar nodes.
 
-The search does not use the table of couplings: a pair of values is rejected if it is rejected in every context that
-is tried.
+The search does not use the table of couplings: a pair counts as rejected if each configuration that is tried with it
+is rejected.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from hdl.features.tenants.feature import Tenants
 from hdl.features.throttles.feature import Throttles
 from tests.present import needs
 
-# Features with formats used in the values below; the other features are imported.
+# Features that are used by name in the values below; the remaining features are imported.
 needs("bf16", "block_operands", "mx", "nvfp4", "quorum", "table")
 
 #: Features that are sections, by the names of their types.
@@ -48,7 +48,7 @@ _RING: dict[str, tuple[Any, ...]] = {
 }
 _CREDITS: tuple[Any, ...] = (Credits(), Credits(ingress=2), Credits(ingress=100), Replay(), Replay(ingress=2))
 
-#: Values of every section of a node, of a server and of an int16 node: each kind, and the ends of ranges.
+#: Values of every section of a node, of a server and of an int16 node: every kind of section, and the ends of ranges.
 NODE: dict[str, tuple[Any, ...]] = {
     **_RING, **_FEATURE_VALUES,
     "memories": (Memories(gradient=64, weight=64, state=32), *(Memories(planes=planes) for planes in (0, 1)),
@@ -86,14 +86,14 @@ _PLAIN: dict[str, Any] = {"gradients": "zero_value", "masking": False, "sparsify
 
 
 def made(kind: type, values: dict[str, Any]) -> Any:
-    """A configuration from values of sections, including features; raises ValueError if it is rejected."""
+    """Build a configuration from sections and features; raises ValueError if it is invalid."""
     features = tuple(values[name] for name in FEATURES if values.get(name) is not None)
     fields = {name: value for name, value in values.items() if name not in FEATURES}
     return kind(**fields, features=features)
 
 
 def _allowed(kind: type, table: dict[str, tuple[Any, ...]], fixed: dict[str, Any]) -> bool:
-    """Whether any context allows the fixed values."""
+    """Whether any configuration with these fixed values is valid."""
     names = [name for name in _CONTEXTS if name in table and name not in fixed]
     plain = {name: value for name, value in _PLAIN.items() if name in table}
     for chosen in itertools.product(*(_CONTEXTS[name] for name in names)):
@@ -106,7 +106,7 @@ def _allowed(kind: type, table: dict[str, tuple[Any, ...]], fixed: dict[str, Any
 
 
 def refused() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Pairs of section values that no context allows, each with the type of configuration."""
+    """Pairs of section values that no configuration may contain, each with the type of the configuration."""
     for kind, table in _KINDS:
         if kind is Int16Config:
             for memories, masking, sparsify in itertools.product(*table.values()):
@@ -136,7 +136,7 @@ def small(generator: random.Random) -> Configuration:
 
 
 def neighbours(config: Configuration, generator: random.Random, count: int) -> Iterator[Configuration]:
-    """Legal nodes that differ from a node in one section, or only in notation."""
+    """Valid nodes that differ from a node in one section, or only in the notation of a section."""
     while count:
         name = generator.choice(sorted(NODE))
         value = generator.choice(NODE[name])

@@ -27,7 +27,7 @@ from tests.refusals import refuses
 COUPLINGS = all_couplings()
 _QUORUM, _PROGRAMS = ComputeStub(quorum=True), Programs()
 _CONTROL = {"link": Replay(), "programs": _PROGRAMS}
-#: For each coupling, in order, a node that it rejects, and the change that its advice suggests.
+#: For each coupling, in order: a node that it rejects, and the change suggested by its message.
 EXAMPLES = [
     ({"optimizer": Optimizer(lanes=8)}, {"lanes": 8}),
     ({"role": RootReduce(), "weights": Weights(codec="mx9")}, {"weights": Weights(master=True)}),
@@ -95,7 +95,7 @@ def test_servers_have_the_same_couplings():
 
 
 def test_no_other_pair_is_refused(capsys):
-    """Only the pairs of sections in the table contain values that no context allows."""
+    """Only the pairs of sections in the table have values that no node may have together."""
     refused_pairs = {frozenset(values) for _, values in refused()}
     assert refused_pairs == set(pairs())
     assert len(refused_pairs) <= 17

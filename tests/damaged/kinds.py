@@ -1,4 +1,4 @@
-"""Kinds of files that commands read: an undamaged file of each, and the function that reads it for the command."""
+"""Kinds of files that commands read, each with functions that write an undamaged file and read it."""
 
 import dataclasses
 import functools
@@ -52,8 +52,8 @@ class Kind:
     write: Callable[[Path], object]  # writes an undamaged file
     read: Callable[[Path], Any]  # reads it as the command does
     mutations: list[Callable[..., bytes]]
-    unchanged: bool = False  # a non-empty value that is read must equal the original
-    needs: str = ""  # package of an extra that it needs
+    unchanged: bool = False  # a value that is read must be empty or equal to the original
+    needs: str = ""  # optional package that this kind of file needs
 
 
 @functools.cache

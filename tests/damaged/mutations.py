@@ -1,4 +1,4 @@
-"""Damage to files: to any file, to JSON, and to zip archives of arrays."""
+"""Ways to damage files: for any file, for JSON, and for zip archives of arrays."""
 
 import functools
 import io
@@ -211,7 +211,7 @@ def archive_header(data, rng):
 
 @functools.cache
 def _zeros(size):
-    """Deflated zeros, 1 MB at a time."""
+    """Deflate zeros, 1 MB at a time."""
     packer = zlib.compressobj(1, zlib.DEFLATED, -15)
     return b"".join([*(packer.compress(bytes(1 << 20)) for _ in range(size >> 20)), packer.flush()])
 

@@ -16,7 +16,7 @@ import numpy as np
 from host.cli import EXPECTED
 from tests.damaged.kinds import KINDS
 
-#: Bytes that reading may use in addition to the process's memory, and seconds for one file.
+#: Limits: bytes of memory, in addition to the process's own, and seconds per file.
 BOUND, SECONDS = 1 << 30, 30
 #: Bytes of zeros at the end of every hundredth file.
 LARGE = 4 << 30
@@ -33,7 +33,7 @@ class Outcome:
 
 
 def _memory(name: str) -> int:
-    """A value of this process's memory statistics, in bytes."""
+    """Field of this process's memory statistics, in bytes."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(lines[name].split()[0]) << 10
 
@@ -69,7 +69,7 @@ def _play(name: str, files: int, seed: int, folder: Path) -> Outcome:
             outcome.refused += 1
             if "\n" in str(error):
                 outcome.wrong.append(f"{number} {mutation.__name__}: several lines: {error}")
-        except BaseException:  # a user would see a traceback for any other exception
+        except BaseException:  # the user would see any other exception as a traceback
             outcome.wrong.append(f"{number} {mutation.__name__}: {traceback.format_exc()[-1500:]}")
         else:
             outcome.taken += 1
@@ -92,7 +92,7 @@ def _child(connection: Any, name: str, files: int, seed: int, folder: Path) -> N
 
 
 def play(name: str, *, files: int, seed: int) -> Outcome:
-    """Read damaged files of a kind in a separate process; the memory of the mutations is included."""
+    """Read damaged files of a kind in a separate process; the measured memory includes creating the damage."""
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         here, there = context.Pipe(duplex=False)

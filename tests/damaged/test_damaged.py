@@ -35,14 +35,14 @@ def test_damaged_files(name):
 #: Functions that read files without bounds or checks, and the modules that may call them.
 UNCHECKED = {
     r"json\.loads?": {"sim/json_files.py",
-                      "host/sockets/format.py",  # messages of a socket, which has its own bounds
+                      "host/sockets/format.py",  # messages of sockets, which have limits of their own
                       "host/make/targets.py"},  # tables of the project itself, before anything is installed
     r"(np|numpy)\.(load|fromfile|memmap|loadtxt|genfromtxt|lib\.format\.read_\w+)": set(),
     r"zipfile\.\w+": {"host/archives.py"},
     r"tarfile\.open|shutil\.unpack_archive": set(),
     r"(pickle|marshal|shelve|dill|cloudpickle|yaml|csv|tomllib|configparser)\.(loads?|Unpickler|open|reader|DictReader"
     r"|safe_load|ConfigParser)": {"host/make/targets.py",
-                                  "host/run/spec.py"},  # specification of bounded size; each value is checked
+                                  "host/run/spec.py"},  # specification of limited size; each value is checked
     r"ast\.literal_eval|eval|exec": set(),
     r"torch\.load": set(),
     r"onnx\.load\w*|onnxruntime\.InferenceSession|InferenceSession": {"host/features/quantization/onnx.py"},
@@ -53,7 +53,7 @@ UNCHECKED = {
 
 @functools.cache
 def calls():
-    """Names of functions that each module of host/, sim/ and boards/ calls."""
+    """Names of the functions called in each module of host/, sim/ and boards/."""
     return {str(path.relative_to(ROOT)): {
         ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name | ast.Attribute)}
@@ -90,7 +90,7 @@ class TestArchives:
         arrays = archives.read_arrays(path, self.KINDS, largest=1 << 16)
         assert arrays["a"].tolist() == [0, 1, 2, 3, 4]
         assert arrays["b"].item() == "ä"
-        arrays["a"][0] = 7  # the array is a copy of its own
+        arrays["a"][0] = 7  # the array is an independent copy
 
     def test_order_and_empty(self, tmp_path):
         matrix = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
@@ -127,7 +127,7 @@ class TestArchives:
             archives.read_arrays(path, self.KINDS, largest=1 << 16)
 
     def test_bomb(self, tmp_path):
-        """Unpacking is limited to the size in the directory, and that size is limited too."""
+        """No more is unpacked than the size given in the archive's directory, which is limited, too."""
         rng = np.random.default_rng(0)
         path = tmp_path / "weights.npz"
         kinds.write_weights(path)

@@ -28,7 +28,7 @@ class Deletion:
 
     names: tuple[str, ...]  # features that the copy lacks
     files: int  # number of files that the copy lacks
-    elsewhere: int  # missing tests and labs outside of these features' folders
+    elsewhere: int  # number of missing tests and labs outside of the features' folders
     result: dict[str, Any]  # result of the probe
 
     @property
@@ -55,7 +55,7 @@ def delete(name: str) -> Deletion:
     Raises
     ------
     RuntimeError
-        The copy does not lint, import, elaborate, train or collect; the message has the end of the output.
+        The copy does not lint, import, elaborate, train or collect; the message contains the end of the output.
     """
     names = dependants(name)
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as temporary:

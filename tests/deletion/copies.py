@@ -47,7 +47,7 @@ def _is_typing(node: ast.AST) -> bool:
 
 
 def imported(text: str) -> set[str]:
-    """Modules, and objects of modules, that a file imports when it is imported itself."""
+    """Modules, and names in modules, that a file imports at module level."""
     names: set[str] = set()
     waiting: list[ast.AST] = [ast.parse(text)]
     while waiting:
@@ -70,7 +70,7 @@ def imports() -> dict[str, frozenset[str]]:
 
 @functools.cache
 def pages() -> dict[str, str]:
-    """Feature names by the page that describes them: the first source in a page's first paragraph belongs to it."""
+    """Feature by page: the first source file named in a page's first paragraph belongs to its feature."""
     heads = {path: (ROOT / path).read_text(encoding="utf-8").split("\n\n")[1] for path in files()
              if path.startswith("docs/") and path.endswith(".md")}
     sources = {path: re.search(r"`(?:hdl|sim|host)/[\w/]+", head) for path, head in heads.items()}
@@ -79,7 +79,7 @@ def pages() -> dict[str, str]:
 
 
 def removed(names: Iterable[str]) -> set[str]:
-    """Files removed from a copy without some features: the features' files and pages, and importers of them."""
+    """Files removed with some features: files and pages of the features, and files that import them."""
     names = tuple(names)
     folders = tuple(f"{tree}/{name}/" for tree in TREES for name in names)
     gone = {path for path in files() if path.startswith(folders)}

@@ -1,4 +1,4 @@
-"""Checks of a copy without a feature: run inside the copy, with the names of the missing features."""
+"""Checks of a copy without a feature, which are run inside the copy with the names of the missing features."""
 
 import contextlib
 import importlib
@@ -48,7 +48,7 @@ def training():
 
 
 def refusals(names):
-    """Check that boards, units and commands reject missing features by name; return their number."""
+    """Check that boards, units and commands that need a missing feature name it; return the number of checks."""
     from boards.tools import SynthesisError
     from boards.units import UNITS
     from hdl.board import BOARDS
@@ -66,7 +66,7 @@ def refusals(names):
 
 
 def commands(lacks):
-    """Check that commands and labs without their feature end with one line, and that ``gradring info`` works."""
+    """Check that commands and labs of a missing feature print one line, and that ``gradring info`` works."""
     from host import cli
     from host.commands.registry import COMMANDS
     from host.labs.registry import LABS

@@ -1,4 +1,4 @@
-"""Deletion of features in copies of the tree, and the declared dependencies of features."""
+"""Deletion of features from copies of the tree, and the declared dependencies of features."""
 
 import random
 import subprocess
@@ -35,7 +35,7 @@ def test_dependants():
 
 @pytest.mark.parametrize("name", FEATURES)
 def test_declared(name):
-    """A feature imports only files of features that its entry, or its description, names."""
+    """A feature imports only files of features that are named in its registry entry or its description."""
     declared = {name, *FEATURES[name].uses, *feature(name).requires}
     folders = tuple(f"{tree}/{name}/" for tree in TREES if not tree.startswith("tests"))
     imported = {module.split(".features.")[1].split(".")[0] for path, modules in imports().items()
@@ -44,7 +44,7 @@ def test_declared(name):
 
 
 def test_folders():
-    """The folders of features have the names in the registry."""
+    """The names of the features' folders are the names in the registry."""
     names = {path.removeprefix(f"{tree}/").split("/")[0] for tree in TREES for path in files()
              if path.startswith(f"{tree}/")}
     assert names == {*FEATURES, "__init__.py"}
@@ -73,6 +73,6 @@ def test_pages():
 
 
 def test_all_rings():
-    """No ring of the whole tree is omitted."""
+    """The complete tree, with all features, has every ring."""
     assert list(CONFIGS) == ["default", "engines", "mx9", "table", "centroid", "wide", "narrow", "server", "int16"]
     assert list(MIXED) == ["relay"]

@@ -1,4 +1,4 @@
-"""The page of concepts: its example is computed, and its words match its table."""
+"""The page on concepts: its example is computed again, and its terms match its table."""
 
 import contextlib
 import io
@@ -65,7 +65,7 @@ def test_mx9():
 
 
 def test_features():
-    """The picture names the features that each configuration has."""
+    """The picture names the features of each configuration."""
     needs("mx", "replay", "programs")
     shown = dict(re.findall(r"^ (NodeConfig\(.*\)) +core(?: \+ (.*))?$", PAGE, re.MULTILINE))
     assert len(shown) == 3
@@ -75,7 +75,7 @@ def test_features():
 
 
 def test_words():
-    """Each word of the table has an entry in the section that the table names."""
+    """Each term in the table is defined in the section that the table names."""
     rows = re.findall(r"^\| \[[^\]]*\]\(#([\w-]+)\) \| (.*) \|$", PAGE, re.MULTILINE)
     sections = {title.lower().replace(" ", "-"): text
                 for title, text in re.findall(r"^## (.*)\n((?:(?!## ).*\n)+)", PAGE, re.MULTILINE)}

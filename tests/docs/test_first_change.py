@@ -1,4 +1,4 @@
-"""The page on first changes: its counter and its feature work in a copy of the tree that elaborates nodes."""
+"""The page on first changes: its counter and its feature work in a copy of the tree."""
 
 import json
 import re
@@ -27,13 +27,13 @@ print(json.dumps(["ring_idle" in counts_layout(config).members, list(config.feat
 
 
 def blocks():
-    """Python blocks of the page: the counter, its statement, the entry, the description and the extension."""
+    """Python blocks of the page: counter, statement, registry entry, description and extension."""
     sources = re.findall(r"^ *```python\n(.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL)
     return [textwrap.dedent(block) for block in sources]
 
 
 def insert(path, before, text):
-    """Insert indented text before a line that occurs once in the file."""
+    """Insert indented text before a line that must occur exactly once in the file."""
     source = path.read_text()
     assert source.count(before) == 1, before
     indent = before[:len(before) - len(before.lstrip())]

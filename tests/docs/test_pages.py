@@ -63,7 +63,7 @@ def test_a_picture_of_the_home_page_and_the_readme():
 
 
 def test_lost_pages_are_found(tmp_path):
-    """Unreachable pages are found: in a chain of five pages, with links in code and to the page itself."""
+    """Unreachable pages are found in a chain of five pages; links in code and to the page itself do not count."""
     (tmp_path / "a").mkdir()
     texts = {"index.md": "[one](a/one.md)\n```\n[lost](lost.md)\n```\n`[lost](lost.md)`\n\n    [lost](lost.md)\n",
              "a/one.md": "[two](two.md#there) [home](../index.md)\n", "a/two.md": "[three](../three.md)\n",

@@ -1,4 +1,4 @@
-"""The documentation site: it builds strictly, uses nothing from other servers, and contains every API name."""
+"""The documentation site: it builds strictly, loads nothing from other servers, and contains every API name."""
 
 import html.parser
 import json
@@ -29,7 +29,7 @@ def site(tmp_path_factory):
 
 
 class Resources(html.parser.HTMLParser):
-    """Addresses that a browser loads with a page, and identifiers in it."""
+    """Addresses that a browser loads for a page, and the identifiers in the page."""
 
     def __init__(self, path):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The page of published systems: each system appears once, with commands, pages and tests that exist."""
+"""The page of published systems: each system appears once, and the commands, pages and tests listed for it exist."""
 
 import importlib.util
 import re
@@ -21,7 +21,7 @@ SECTIONS = {name: (title, text) for name, title, text in
 
 
 def items(name):
-    """Items of a system's section by label, one line each."""
+    """Items of a system's section, by label; each item is one line."""
     pairs = re.findall(r"^- \*\*(.+?)\*\*: (.*?)(?=^- |\Z)", SECTIONS[name][1], re.MULTILINE | re.DOTALL)
     return {label: " ".join(text.split()) for label, text in pairs}
 

@@ -1,4 +1,4 @@
-"""Tables of all pages: every row is in a table that starts with a heading, and has the heading's columns."""
+"""Tables of all pages: every row belongs to a table with a heading, and has a cell for each column."""
 
 import re
 import subprocess
@@ -13,12 +13,12 @@ _RULE = re.compile(r"\|( *:?-+:? *\|)+")
 
 
 def cells(row):
-    """Number of cells in a row; a bar in code or after a backslash is not a border."""
+    """Number of cells in a row; a bar in code or after a backslash does not separate cells."""
     return len(re.sub(r"`[^`]*`|\\.", "", row).strip().strip("|").split("|"))
 
 
 def faults(text):
-    """Rows outside of tables, and rows with a different number of columns from the heading, by line number."""
+    """Rows outside of tables, and rows that do not have the heading's number of columns, by line number."""
     rows, columns, fenced, before = [], None, False, ""
     lines = text.splitlines()
     for number, line in enumerate(lines, start=1):

@@ -20,7 +20,7 @@ STEPS = re.findall(r"^```python\n(.*?)^```\n\n```\n(.*?)^```$", PAGE, re.MULTILI
 
 @pytest.fixture
 def shared_nodes(monkeypatch):
-    """Nodes with mx9 gradients that share a library with other tests: equal sums and words, different cycles."""
+    """Replace the mx9 nodes by ones that other tests also build: sums and words are equal, cycles differ."""
     simulate = gradring.simulate
 
     def simulated(*, node, announce, **rest):
@@ -48,7 +48,7 @@ def test_blocks(tmp_path, monkeypatch, shared_nodes):
 
 
 def test_packets(tmp_path):
-    """The lines on the page are among the packets of the waveform, in the same order: all packets of block 1."""
+    """The page shows all packets of block 1 in the waveform, in their order."""
     pytest.importorskip("pywellen")
     (options,) = re.findall(r"^    environment/bin/gradring wave (.*?) +#", PAGE, re.MULTILINE)
     (shown,) = re.findall(r"^```\n( +cycle .*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

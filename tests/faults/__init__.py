@@ -1,1 +1,1 @@
-"""Faults on a link with retransmission, with both ends on Verilator: every kind, on wires of 1 to 64 cycles."""
+"""Faults of every kind on a Verilated link with retransmission, with wire latencies of 1 to 64 cycles."""

@@ -1,6 +1,6 @@
 """``make faults``: a million single faults on a link, and many multiple faults, in parts with stored results.
 
-A part is run again only if the ends of the link or its harness have changed.
+A part is run again only if the gateware of the link or its test harness has changed.
 """
 
 import time
@@ -21,7 +21,7 @@ def main(
     seed: Annotated[int, typer.Option(min=0, max=(1 << 31) - 1)] = 0,
     jobs: campaign.Jobs = campaign.CORES,
 ) -> None:
-    """Damage the wires of a link, and compare the received words with the sent ones."""
+    """Inject faults on the wires of a link, and compare the received words with the words that were sent."""
     began = time.monotonic()
     folder = toolchain.BUILD / "faults" / link().digest
     parts = {folder / ("-".join(str(int(field)) for field in part) + ".json"): (part,)

@@ -1,4 +1,4 @@
-"""Parts of a campaign of faults."""
+"""Division of a fault campaign into parts."""
 
 import functools
 from typing import Any
@@ -7,7 +7,7 @@ from sim.verilated.features.replay.faulty_link import Fault, FaultyLink
 
 #: Latencies of the wires, in cycles.
 LATENCIES = range(1, 65)
-#: Number of faults of each kind, relative to the number of wrong bits.
+#: Number of faults of each kind, relative to the number of flipped bits.
 SHARES = {kind: 1.0 if kind is Fault.FLIP else 0.1 for kind in Fault}
 
 Part = tuple[int, int, bool, int, int]  # kind, latency, stalls, faults, seed
@@ -38,10 +38,10 @@ def parts_of(faults: int, seed: int) -> list[Part]:
 
 
 def is_wrong(result: dict[str, Any]) -> bool:
-    """Whether a wrong word was not detected, or a link hung.
+    """Whether a wrong word went undetected, or a link hung.
 
-    An 8-bit check accepts every 256th word of random bits. In packets such words are detected by the packet's CRC-32;
-    among control words nothing detects them.
+    An 8-bit check accepts every 256th word of random bits. In packets these words are detected by the packet's
+    CRC-32; among control words nothing detects them.
     """
     noise = result["kind"] == Fault.NOISE.name
     return bool(result["silent"] or (not noise and (

@@ -21,7 +21,7 @@ FILL = max(Operation) + 1
 
 
 class FillEngine(wiring.Component):
-    """Write register MASK_ALTERNATIVE to ``length`` elements from ``gradient_base`` on; the detail is their number.
+    """Write MASK_ALTERNATIVE to ``length`` elements from ``gradient_base`` on; the event's detail is ``length``.
 
     Members
     -------

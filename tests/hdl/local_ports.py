@@ -8,9 +8,9 @@ from tests.hdl.engines import command
 class LocalPorts:
     """Ports for commands, events and counts of an engine, and for one memory that it reads and writes.
 
-    A row is answered two cycles after its read was granted. Inputs and outputs of a cycle are fields of the engine's
-    model: ``command``, ``event_ready``, ``read_ready``, ``write_ready`` and ``link_reset``; ``command_ready``,
-    ``event``, ``read``, ``write`` and ``busy``.
+    A row is returned two cycles after its read was granted. The engine's model has these fields for the inputs and
+    outputs of a cycle: ``command``, ``event_ready``, ``read_ready``, ``write_ready`` and ``link_reset``;
+    ``command_ready``, ``event``, ``read``, ``write`` and ``busy``.
 
     Parameters
     ----------

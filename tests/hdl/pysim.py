@@ -4,7 +4,7 @@ from amaranth.sim import Simulator
 
 
 def simulate(dut, *benches, clock=True, background=()):
-    """Run test benches, which are functions of a context, to their end, with more benches in the background."""
+    """Run test benches (functions of a context) until they end, with further benches in the background."""
     simulator = Simulator(dut)
     if clock:
         simulator.add_clock(1e-6)

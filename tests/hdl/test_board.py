@@ -42,7 +42,7 @@ class Sender(wiring.Component):
     (TWO, 2, (2, 1), GridTopology(2, 1).wiring),
 ])
 def test_links(monkeypatch, config, nodes, grid, links):
-    """Each linked port receives the words of its other end, one cycle later; all other ports receive none."""
+    """A linked port receives the words of the port at its other end, one cycle later; other ports receive none."""
     senders = []
     monkeypatch.setattr(board, "node_of", lambda config: senders.append(Sender(config, len(senders))) or senders[-1])
     top = board.BoardTop(config=config, nodes=nodes, flash=1, grid=grid, **RATES)

@@ -13,7 +13,7 @@ WORDS = 40
 
 
 def played(source, values, expression):
-    """Values of ``expression`` for each value of ``source``."""
+    """Values of ``expression`` while ``source`` has each of the given values."""
     m = Module()
     result = Signal(len(expression))
     m.d.comb += result.eq(expression)

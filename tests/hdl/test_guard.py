@@ -24,7 +24,7 @@ def test_constructor_errors():
 
 
 def test_guard():
-    """The guard is right for every row in every window."""
+    """The guard decides correctly for every row and every window."""
     unit = Unit(Guard(rows=ROWS, lanes=LANES))
     row, base, size, of_memory = (each.ravel() for each in np.meshgrid(
         np.arange(ROWS), np.arange(GROUPS), np.arange(GROUPS + 1), [False, True]))
@@ -43,11 +43,11 @@ def whole(row, base, size):
 
 
 def check(unit, generator, rows, cycles, *, readers, writers, window=None, throttled=False):
-    """Check simultaneous reads and writes: their order, words, zeros, and ports with accesses outside.
+    """Check simultaneous reads and writes: order, words, zeros, and ports with accesses outside.
 
     A read returns all writes before the cycle of its grant, and waits if the row was written in the previous cycle.
-    With a window the last reader and the last writer are the host's. Returns the numbers of waiting reads, of reads
-    outside, and of conflicts between engine and host.
+    With a window, the last reader and the last writer belong to the host. Returns the numbers of waiting reads, of
+    reads outside, and of conflicts between engine and host.
     """
     asks, offers = generator.random((readers, cycles)) < 0.6, generator.random((writers, cycles)) < 0.4
     read_rows, write_rows = generator.choice(rows, (readers, cycles)), generator.choice(rows, (writers, cycles))
@@ -127,7 +127,7 @@ def test_memory(readers, writers, throttled):
 def test_guarded_memory(base, size):
     unit = Unit(LanedMemory(rows=ROWS, lanes=LANES, readers=3, writers=3, watched=True, owners=OWNERS),
                 name="GuardedMemory")
-    edges = [0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 63]  # few edges, so that accesses collide
+    edges = [0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 63]  # few row addresses, so that accesses collide
     _, zeros, meetings = check(unit, np.random.default_rng(10 * base + size), edges, 3000, readers=3, writers=3,
                                window=(base, size))
     assert (zeros > 100) == (size < GROUPS)
@@ -174,7 +174,7 @@ class Inside(wiring.Component):
         m.d.comb += outside.eq(Cat(*(granted & (port.row >= self.window.size * (32 // lanes))
                                      for granted, port in zip(taken, unit.read[:2], strict=False)),
                                    unit.write[0].valid & (unit.write[0].row >= self.window.size * (32 // lanes))))
-        # The port that was served in the previous cycle, with its row of the memory.
+        # The port that was served in the previous cycle, and its row of the memory.
         served, asked = Signal(3), Signal(range(2 * rows))
         m.d.sync += [reported.eq(Cat(outside[0], outside[1] | outside[2])), served.eq(Cat(taken)),
                      passed.eq(accesses.reads), hosts.eq(accesses.read_by_host)]

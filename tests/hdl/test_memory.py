@@ -30,8 +30,8 @@ PITCHES = {"none": 3, "geometric": 1, "alternating": 7, "freeze": 15}
 class Bench(wiring.Component):
     """One memory with two readers, the first of gradients, one writer, and the host's access.
 
-    With ``strided`` the gradient reader and the writer have a pitch. With eight lanes, the gradient reader is for a
-    guarded memory.
+    With ``strided``, jobs of the gradient reader and the writer have a pitch. With eight lanes, the gradient reader
+    is the one for guarded memories.
     """
 
     def __init__(self, lanes, depth=9, *, strided=False):
@@ -78,7 +78,7 @@ def bench(request):
 
 @pytest.fixture(scope="module", params=[(1, False), (4, False), (8, False), (1, True), (4, True), (8, True)])
 def stepped(request):
-    """Lanes, whether jobs are strided, and the bench."""
+    """Parameters of a test (lanes, and whether jobs are strided) and the bench."""
     lanes, strided = request.param
     name = f"MemoryBench{lanes}" + ("Strided" if strided else "")
     return lanes, strided, Unit(Bench(lanes, strided=strided), name=name)
@@ -87,7 +87,7 @@ def stepped(request):
 def jobs(generator, lanes, count=30, *, strided=False):
     length = generator.integers(1, ELEMENTS + 1, count)
     row = generator.integers(0, ROWS - ELEMENTS // lanes, count)
-    if strided:  # from the start of any group on; rows are modulo the memory's size
+    if strided:  # jobs start at any group; rows are modulo the memory's size
         row = generator.integers(0, ROWS * lanes // GROUP, count) * (GROUP // lanes)
     return {"row": row, "count": length}
 
@@ -170,7 +170,7 @@ def test_readers(stepped, pattern):
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 5])
 def test_shallow_reader(depth):
-    """A reader outputs ``depth`` beats in every four cycles, for any sink."""
+    """A reader with a short queue outputs ``depth`` beats every four cycles, whatever the sink does."""
     lanes = 4
     unit = Unit(Bench(lanes, depth), name=f"ShallowBench{depth}")
     generator = np.random.default_rng(depth)

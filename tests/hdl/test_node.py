@@ -28,7 +28,7 @@ exchange = functools.partial(host_requests.exchange, cycles=12_000)
 
 
 def update(gradients, weights):
-    """Requests of a fused update on a ring of one, by SGD with a learning rate of 1/2, and of reading the weights."""
+    """Requests for a fused update on a ring of one node (SGD, learning rate 1/2), and for reading the weights."""
     command = Command(operation=Operation.FUSED_UPDATE, length=LENGTH, tag=5)
     half = np.float32(0.5).view(np.uint32)
     return [
@@ -48,7 +48,7 @@ def node():
 
 @pytest.mark.parametrize("pattern", ["none", "geometric", "freeze", "alternating"])
 def test_update_alone(node, pattern):
-    """A ring of one node runs a burst over the local gradient, however the host stalls."""
+    """A ring of one node updates weights with its own gradient, however the host stalls."""
     generator = np.random.default_rng(3)
     gradients = generator.standard_normal(LENGTH).astype(np.float32)
     weights = generator.standard_normal(LENGTH).astype(np.float32)
@@ -141,9 +141,9 @@ def test_masking_and_updates_by_turns(node):
 
 
 def test_a_ring_under_cocotb_answers_as_the_verilated_ring():
-    """With the same words to two nodes in both simulations, every response is the same, including cycles.
+    """Two nodes give the same responses to the same words, in the same cycles, in both simulators.
 
-    Nodes in one model take long to build, so they have only SGD, one lane and no masks.
+    Both nodes are in one model, which takes long to build, so they have only SGD, one lane and no masks.
     """
     config = bench_ring_speed.CONFIG.replace(lanes=1, memories={"planes": 0}, masking=False, sparsify=False)
     speed = bench_ring_speed.measure(config, nodes=2, threads=(1,), repetitions=1)

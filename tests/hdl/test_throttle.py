@@ -21,7 +21,7 @@ def test_parameters():
 
 
 def enables(rates, cycles, *, steps=None):
-    """Enables of a throttle with each rate for ``cycles`` cycles, one cycle later."""
+    """Output ``enable`` of a throttle while each rate is applied for ``cycles`` cycles, sampled one cycle later."""
     dut = Throttle(paced=steps is not None)
     levels = []
 
@@ -46,7 +46,7 @@ def test_known_answers():
 
 
 def test_as_the_model():
-    """Rates applied one after another match the model; the accumulator keeps its value."""
+    """A sequence of rates matches the model; the accumulator keeps its value when the rate changes."""
     rates = [1, FULL - 1, 0x8000, 21845, 0, 3, *np.random.default_rng(1).integers(0, FULL, 6).tolist()]
     rows, total = enables(rates, 700).reshape(len(rates), 700), 0
     for rate, row in zip(rates, rows, strict=True):
@@ -56,7 +56,7 @@ def test_as_the_model():
 
 
 def test_paced():
-    """``enable`` holds between two steps; the steps are enabled like the cycles without pacing."""
+    """``enable`` is constant between two steps; steps are enabled as cycles are without pacing."""
     steps = np.random.default_rng(2).random(3000) < 0.25
     levels = enables([40000], 3000, steps=steps)
     assert (levels[steps] == np.diff(enabled(40000, steps.sum()))).all()

@@ -34,7 +34,7 @@ SPARE = 500
 
 @dataclasses.dataclass(frozen=True)
 class Drive:
-    """Beats of each input stream, rows or held values of other inputs, and the data for the model.
+    """Stimuli of a run: beats of input streams, rows or constants for further inputs, and data for the model.
 
     ``cycles`` is the length of a run; by default more than twice the number of beats.
     """
@@ -47,10 +47,10 @@ class Drive:
 
 @dataclasses.dataclass(frozen=True)
 class Want:
-    """Ports to compare in every cycle, and for each output stream its beats in order and the offered one.
+    """Expectation of a run: values of ports, and for each output stream its beats and the index of the offered beat.
 
-    Without the offered one, all beats must arrive by the end of the run. A port may be a pair: its values and the
-    cycles to compare. Beats may be a pair too: rows and a mask of the bits to compare.
+    Without ``offered``, all beats must arrive by the end of the run. Values of a port may be a pair of the values and
+    the cycles to compare, and beats a pair of rows and a mask of the bits to compare.
     """
 
     ports: Mapping[str, Any]
@@ -59,7 +59,7 @@ class Want:
 
     @classmethod
     def of(cls, trace, rows, stream="o", without=()):
-        """Handshakes of a golden trace, and the beats of its single output."""
+        """Expectation from the handshakes of a golden trace, and the beats of its single output."""
         ports = {name.replace("_", "__"): value for name, value in vars(trace).items()
                  if name.endswith(("_valid", "_ready")) and name not in without}
         return cls(ports, {stream: rows}, {stream: trace.offered})
@@ -74,12 +74,12 @@ class Run:
     drive: Drive
 
     def moves(self, stream="o"):
-        """Cycles in which beats of a stream moved."""
+        """Cycles in which beats of a stream were transferred."""
         return np.flatnonzero(self.trace[f"{stream}__valid"] & self.trace[f"{stream}__ready"])
 
 
 def sinks(source):
-    """Seeds of runs with a pattern of stalls at the inputs, each with one pattern at the outputs."""
+    """Yield a seed and a stall pattern of the outputs for each run with a given stall pattern of the inputs."""
     for number, sink in enumerate(STALLS):
         seed = 1 + number + len(STALLS) * STALLS.index(source)
         print(f"seed {seed}")
@@ -96,13 +96,13 @@ def _pairs(beats):
 
 
 def numbers(rows):
-    """Rows of a port as numbers of any size."""
+    """Convert rows of a port to Python integers."""
     return [int.from_bytes(row.tobytes(), "little") for row in rows]
 
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def passes_beats(dut):
-    """All beats arrive, in order and no more, after a reset while the same beats were in transit."""
+    """After a reset while beats were in transit, the same beats are sent again, and arrive exactly once."""
     p = regression.parameters()
 
     def sources(kind):
@@ -163,9 +163,9 @@ class UnitBench:
     name : callable or None
         Name of the Verilog of a case; by default the name of the component's class.
     rate : float
-        Probability that a side is willing, in the geometric pattern.
+        Probability, per cycle, that a source or sink is willing, in the geometric pattern.
     simulate : callable or None
-        Simulation of a component and its case, in place of a Verilated unit with its name.
+        Function that simulates a component, given its case, if it is not a Verilated unit.
     """
 
     def __init__(self, make, model, drive, *, name=None, rate=0.5, simulate=None):
@@ -269,7 +269,7 @@ class UnitBench:
         return test
 
     def cocotb(self, cases=((),), *, cut=30, seed=1, name=None, drive=None):
-        """Test the same beats under cocotb, after a reset in the middle of them."""
+        """Test all beats under cocotb, after a reset in the middle of them."""
         @pytest.mark.parametrize("kind", ["none", "geometric"])
         @pytest.mark.parametrize("case", cases, ids=str)
         def test(case, kind):
@@ -283,7 +283,7 @@ class UnitBench:
 
 
 class _Kinds(dict):
-    """Pattern of each stream: the source pattern, the sink pattern, and successive patterns for further streams."""
+    """Stall pattern of each stream: first source and first sink as given, then successive patterns."""
 
     def __init__(self, inputs, source, sink, turn):
         super().__init__()

@@ -13,7 +13,7 @@ from tests.known_answers import circuits, compute, runs
 
 
 def _task(kind: str, name: str) -> tuple[Any, float]:
-    """An answer or an error text, and the seconds that it took."""
+    """An answer or an error text, and the time in seconds."""
     began = time.monotonic()
     try:
         if kind == "runs":
@@ -23,7 +23,7 @@ def _task(kind: str, name: str) -> tuple[Any, float]:
             answer = compute.board(name)
         else:
             answer = compute.configuration(json.loads(name))
-    except Exception as error:  # the rest are computed nevertheless
+    except Exception as error:  # the remaining answers are computed nevertheless
         answer = f"{type(error).__name__}: {error}"
     return answer, time.monotonic() - began
 

@@ -33,7 +33,7 @@ COUNT = 50
 _SMALL: dict[str, Any] = {"segment": 32, "gradient_words": 1024, "weight_words": 1024, "state_words": 512,
                           "activation_words": 512, "program_depth": 16}
 
-#: Values of options in a draw, other than their defaults.
+#: Values that options can have in a draw, other than their defaults.
 VALUES: dict[str, tuple[Any, ...]] = {
     "lanes": (1, 2, 8), "segment": (64,), "state_planes": (0, 1), "ingress_segments": (2, 3), "update_lanes": (2, 4),
     "update_interval": (2, 4, 8), "multiplier_dsps": (1, 2), "masking": (False,), "error_feedback": (False,),
@@ -146,7 +146,7 @@ def node_config(options: dict[str, Any]) -> Configuration:
 
 
 def _drawn(generator: random.Random, first: str) -> dict[str, Any]:
-    """Options of a legal node, with one that is not the default."""
+    """Draw options of a valid node, in which one option is not the default."""
     while True:
         names = [first, *(name for name in VALUES if name != first and generator.random() < 0.15)]
         options = dict(_SMALL)
@@ -160,7 +160,7 @@ def _drawn(generator: random.Random, first: str) -> dict[str, Any]:
 
 
 def draw(count: int) -> list[dict[str, Any]]:
-    """Options of legal nodes by :data:`SEED`: each option in turn differs from its default, with some of the rest."""
+    """Draw options of valid nodes with :data:`SEED`: each option in turn is set, with some further ones."""
     generator = random.Random(SEED)
     names = list(VALUES)
     return [_drawn(generator, names[number % len(names)]) for number in range(count)]
@@ -175,8 +175,8 @@ def board_nodes() -> dict[str, Configuration]:
 
 
 def digest(config: Configuration) -> dict[str, Any]:
-    """Digest of the netlist of a node, without the configuration's hash, and its cells."""
-    # Stored answers have the ID of the first register map; the ID is a constant in each netlist.
+    """Digest of a node's netlist without the configuration's hash, and its number of cells."""
+    # Stored answers contain the ID of the first register map, which is a constant in each netlist.
     with (mock.patch.object(Configuration, "hash", 0),
           mock.patch.object(register_file, "IDENTIFIER", 0x67726472)):
         return netlist.digest(node_of(config))

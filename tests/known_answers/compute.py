@@ -15,12 +15,12 @@ __all__ = ["PATH", "board", "configuration", "differences", "kept", "run", "trai
 #: The stored answers.
 PATH = Path(__file__).with_name("answers.json")
 _ROOT = Path(__file__).resolve().parents[2]
-#: Seconds of the longest run, including its builds on a busy machine.
+#: Time limit of a run in seconds, including its builds on a busy machine.
 _TIMEOUT = 3600
 
 
 def kept() -> dict[str, Any]:
-    """The stored answers: of runs and of boards by name, and of configurations by their options in JSON."""
+    """The stored answers: runs and boards by name, and configurations by their options in JSON."""
     answers: dict[str, Any] = json.loads(PATH.read_text())
     return answers
 

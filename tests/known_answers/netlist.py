@@ -1,7 +1,7 @@
 """Digest of a circuit: the logic that its outputs depend on, without names, hierarchy or statement order.
 
 The label of a cell is computed from its kind, its constants and the labels of the cells that it reads, bit by bit.
-All labels are recomputed from the labels of the previous round, until a round distinguishes no more cells. The digest
+All labels are recomputed from the previous round's labels, until a round distinguishes no further cells. The digest
 covers the labels of all cells that an output depends on. Equal digests mean equal circuits, except for collisions.
 """
 
@@ -25,19 +25,19 @@ _NAMES = {"module_idx", "src_loc", "name", "attributes"}
 
 
 def _mixed(values: _Labels) -> _Labels:
-    """Each number scattered over 64 bits: the finalizer of SplitMix64."""
+    """Hash each number to 64 bits, with the finalizer of SplitMix64."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 def _number(what: Any) -> int:
-    """A number for a kind and its constants, the same in every process."""
+    """Number that identifies a kind and its constants, and is the same in every process."""
     return int.from_bytes(hashlib.blake2b(repr(what).encode(), digest_size=8).digest(), "little")
 
 
 def _facts(value: Any, nets: list[nir.Net]) -> Any:
-    """A field of a cell, with its nets moved, in order, to ``nets``."""
+    """Describe a field of a cell without its nets, which are appended to ``nets`` in order."""
     if isinstance(value, nir.Net):
         nets.append(value)
         return "net"
@@ -67,7 +67,7 @@ def _ports(component: wiring.Component) -> dict[str, tuple[Value, ir.PortDirecti
 
 
 class _Graph:
-    """Cells of a netlist, and their reads: reader, cell, the bit that is read, and its position in the reader.
+    """Cells of a netlist, and their edges: reader, cell, bit of the cell, and its position in the reader.
 
     A constant is read from a cell beyond the last one.
     """
@@ -117,7 +117,7 @@ class _Graph:
         self._read(index, nets)
 
     def reached(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Cells that an output or a check depends on, in order; edges from other cells are removed."""
+        """Cells that an output or a check depends on, in order; edges of all further cells are removed."""
         seen = np.zeros(self.constants + 1, bool)
         seen[self.roots] = True
         while True:

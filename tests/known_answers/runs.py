@@ -24,7 +24,7 @@ _SETTINGS = ("optimizer", "learning_rate", "batch", "hidden", "overlap", "comput
 
 
 def _digest(*arrays: Any) -> str:
-    """SHA-256 over the bytes of arrays, one after another."""
+    """SHA-256 of the concatenated bytes of arrays."""
     return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()[:32]
 
 
@@ -38,7 +38,7 @@ def _content(folder: Path) -> Any:
 
 
 def _named(rows: list[dict[str, Any]], **names: str) -> list[dict[str, Any]]:
-    """Rows with the names of the stored answers."""
+    """Rows with their columns named as in the stored answers."""
     return [{names.get(name, name): value for name, value in row.items()} for row in rows]
 
 
@@ -48,7 +48,7 @@ def _counts(steps: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _training(folder: Path) -> Answer:
-    """Answer of ``gradring train``: weights and state at the end, counts of every step, and the choices."""
+    """Answer of ``gradring train``: weights and state at the end, counts of every step, and settings."""
     report = _report(folder)
     with np.load(folder / "weights.npz") as archive:
         weights = _digest(archive["parameters"])
@@ -61,7 +61,7 @@ def _training(folder: Path) -> Answer:
                          *([] if reference["residuals"] is None else [reference["residuals"]])),
         "losses": [step["loss"] for step in report["per_step"]],
         "measures": state["training"]["measures"],
-        # A simulated board's clock runs on while the host computes, so only its steps are known, not its time.
+        # A simulated board's clock continues while the host computes, so its total cycles vary from run to run.
         "cycles": None if report["transport"] == "board" else {"all": report["cycles"],
                                                                "simulated": report["cycles_simulated"]},
         "words": report["host_port"]["words_modelled"],
@@ -86,7 +86,7 @@ def _quorum(folder: Path) -> Answer:
 
 
 def _relay(folder: Path) -> Answer:
-    """Answer of a run with layers that come from a server."""
+    """Answer of a run with layers that are streamed from a server."""
     report = json.loads((folder / "report.json").read_text())
     assert report["bit_exact"], "nodes must have the golden bits"
     state = _content(folder)["state"]

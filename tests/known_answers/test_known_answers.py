@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Known answers: runs on nodes that other tests build as well, the smallest circuits, and the draw of the rest."""
+"""Known answers: runs on nodes that other tests also build, the smallest circuits, and the draw of options."""
 
 import copy
 import json
@@ -15,7 +15,7 @@ from tests.known_answers import circuits, compute, netlist, runs
 
 @pytest.mark.parametrize("name", ["sim", "text", "density", "icebreaker"])
 def test_runs(name, tmp_path):
-    """Weights, cycles, words and choices of a run equal the stored ones."""
+    """Weights, cycles, words and settings of a run equal the stored ones."""
     assert list(compute.differences(compute.kept()["runs"][name], compute.run(name, tmp_path))) == []
 
 
@@ -42,7 +42,7 @@ def test_draw():
 
 
 def test_differences():
-    """Different values are named by their path, including missing and additional ones."""
+    """Differing, missing and additional values are reported by their path."""
     kept = compute.kept()["runs"]["sim"]
     other = copy.deepcopy(kept)
     other["steps"]["cycles"][1] += 1
@@ -55,7 +55,7 @@ def test_differences():
 
 
 class Example(wiring.Component):
-    """Two sums of ``a``, with and without registers, a choice between them, and a memory of two words."""
+    """Two sums of ``a``, one in a register; a multiplexer that selects one of them; and a memory of two words."""
 
     i: In(data.StructLayout({"a": 4, "b": 4, "choose": 1}))
     o: Out(4)

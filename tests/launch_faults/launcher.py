@@ -1,4 +1,4 @@
-"""Launcher with a ring that only adds, ranks without PyTorch: ``launcher.py RANKS SLOW TIMEOUT SCRIPT …``.
+"""Launcher for ranks without PyTorch, with a stub as ring: ``launcher.py RANKS SLOW TIMEOUT SCRIPT …``.
 
 Everything else is as in ``gradring launch``: processes, sockets, time-outs, and the final error.
 """
@@ -12,7 +12,7 @@ from sim.verilated.processes import ended_by_signals
 
 
 class Sums:
-    """Jobs that add without a ring."""
+    """Jobs whose sums are computed without a ring."""
 
     cycles = 0
 

@@ -17,11 +17,11 @@ from sim.verilated.processes import is_alive
 
 ROOT = Path(__file__).parents[2]
 
-#: Seconds until late ranks are named, until the run ends, an allowance for a busy machine, and the limit of a run
-#: without faults.
+#: Seconds until late ranks are named; until the run ends; allowance for a busy machine; limit of a run without
+#: faults.
 SLOW, TIMEOUT, SLACK, WHOLE = 0.5, 3.0, 20.0, 240.0
 
-#: Sums of a run, and the latest sum during which a fault happens.
+#: Number of sums in a run, and the latest sum during which a fault may happen.
 SUMS, AMID = 60, 40
 
 _LATE = rf"error: Ranks? [\d, and]+ must ask for a sum of [\d,]+ elements within {TIMEOUT:g} seconds, as "
@@ -48,7 +48,7 @@ class Case:
     way: str  # variant of the kind
     ranks: int
     rank: int  # the affected rank
-    step: int  # sum during which it happens
+    step: int  # index of the sum during which the fault happens
     delay: float  # seconds from the beginning of that sum
     seed: int
 
@@ -58,13 +58,13 @@ class Outcome:
     """Outcome of a fault."""
 
     code: int  # exit code of the launcher
-    seconds: float  # from the fault to the end of the launcher and of all ranks
+    seconds: float  # time from the fault until the launcher and all ranks have ended
     wrong: list[str]  # all violated requirements
     text: str  # everything that was printed
 
 
 def plan(faults, *, ranks, seed):
-    """Some faults of each kind, with its variants in rotation."""
+    """Plan some faults of each kind, which take the kind's variants in rotation."""
     generator = random.Random(seed)
     return [Case(kind=kind, way=list(KINDS[kind])[number % len(KINDS[kind])], ranks=count,
                  rank=generator.randrange(count), step=generator.randrange(AMID),
@@ -82,7 +82,7 @@ def _await(condition, seconds):
 
 
 def _strike(case, launcher, ranks, address):
-    """Make the fault happen, unless the rank does it itself; return a connection that stays open."""
+    """Cause the fault, unless the rank causes it itself; return a connection that must stay open."""
     generator = random.Random(case.seed)
     match case.way:
         case "rank stopped":
@@ -93,7 +93,7 @@ def _strike(case, launcher, ranks, address):
         case "rank killed":
             os.kill(ranks[case.rank], signal.SIGKILL)
         case "launcher killed":
-            if case.seed % 2:  # together with a stopped rank, which cannot notice
+            if case.seed % 2:  # also stop a rank, which then cannot notice that the launcher has ended
                 os.kill(ranks[case.rank], signal.SIGSTOP)
             launcher.kill()
         case "random bytes" | "http" | "half hello" | "half head":
@@ -108,7 +108,7 @@ def _strike(case, launcher, ranks, address):
 
 
 def play(case, folder):
-    """Outcome of a case, in an empty folder."""
+    """Play a case in an empty folder, and return its outcome."""
     temporary = folder / "tmp"
     temporary.mkdir(parents=True)
     with (folder / "printed").open("wb") as printed:
@@ -149,7 +149,7 @@ def play(case, folder):
 
 
 def _judge(case, code, text, temporary):
-    """All violated requirements, after all processes have ended."""
+    """List all violated requirements, after all processes have ended."""
     wrong, lines = [], text.splitlines()
     expected = KINDS[case.kind][case.way]
     if "Traceback" in text:
@@ -170,6 +170,6 @@ def _judge(case, code, text, temporary):
 
 
 def _start(temporary):
-    """Run the step of a second launcher that creates its folder, in the same temporary folder."""
+    """Create a second launcher's folder, as it does at its start, in the same temporary folder."""
     code = "from host.sockets.folder import socket_folder\nwith socket_folder(): pass"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "TMPDIR": str(temporary)}, check=True)

@@ -15,7 +15,7 @@ import numpy as np
 from host.pytorch.client import client
 from host.pytorch.messages import MESSAGES, AllReduce
 
-#: Elements of a sum: messages both longer and shorter than a socket accepts at once.
+#: Elements of a sum: messages both longer and shorter than a socket accepts in one call.
 SIZES = (5, 3000, 100_000)
 
 

@@ -9,7 +9,7 @@ import typer
 from hdl.features.slots.layouts import MESSAGE_CYCLES, MESSAGE_WORDS
 from tests.messages.measure import LATENCY, MOST, NODES, beside_updates, open_nodes
 
-#: Elements of an update, and updates per seed.
+#: Elements of an update, and number of updates per seed.
 _LENGTH, _UPDATES = 16_384, 5
 #: Cycles of a control word from node to node, in addition to the cycles on the wires: docs/ring/link.md.
 _CONTROL_HOP = 8
@@ -19,7 +19,7 @@ def main(
     messages: Annotated[int, typer.Option(min=1, help="Messages, at least.")] = 10_000,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
-    """Send messages while nodes update weights, one 5,000 cycles after the rest, and print their cycles."""
+    """Send messages while nodes update weights (one starts 5,000 cycles late), and print the cycles."""
     began, taken, updates, superframes, restarts = time.process_time(), [], [], set(), 0
     with open_nodes() as (ring, simulation):
         while len(taken) < messages:

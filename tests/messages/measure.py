@@ -1,4 +1,4 @@
-"""Messages on a ring of whole nodes, during fused updates: their cycles, and the cycles that the table gives."""
+"""Messages on a ring of whole nodes during fused updates: measured cycles, and cycles by the slot tables."""
 
 import collections
 import contextlib
@@ -24,7 +24,7 @@ from tests.host.rings import Reference, random
 NODES, LATENCY, _STALL = 8, 16, 5000
 #: Maximum cycles of a message.
 MOST = 1700
-#: Nodes with messages, like the nodes in the measurements of slots.
+#: Nodes with messages, otherwise equal to the nodes for the measurements of slots.
 CONFIG = NodeConfig(
     memories=Memories(planes=0), optimizer=Optimizer(dsps=1), masking=False, sparsify=False,
     link=Slots(ingress=15, messages=True), role=Peer(interleaved=True), programs=Programs(depth=2))
@@ -36,7 +36,7 @@ _FROM_SLOT = 1 + 3 + (NODES - 1) * (LATENCY + 1) - 1 + 1 + MESSAGE_WORDS + 1
 @dataclasses.dataclass
 class Beside:
     """Cycles of messages, from the last word of the host's packet to the last word at the last rank; of updates, from
-    the first command to the last event; and of superframes with the most slots. Also restarts of links."""
+    the first command to the last event; and of superframes with the most slots. Also the number of link restarts."""
 
     taken: list[int]
     updates: list[int]
@@ -46,14 +46,14 @@ class Beside:
 
 @contextlib.contextmanager
 def open_nodes(nodes=NODES, **options):
-    """Ring with a host at each node, and its simulation."""
+    """Open a ring with a host at each node; return it with its simulation."""
     options = {"host_port": False, "timeout": 4 * _STALL, **options}
     with rings.open_nodes(nodes, config=CONFIG, latency=LATENCY, **options) as opened:
         yield opened
 
 
 def _words(tapped):
-    """Cycles and words of LAPs and records, selected from all control words."""
+    """Select LAPs and records from all control words; return their words, with cycles."""
     left = 0  # number of words to skip in a different message
     for word in tapped[tapped["place"] & (CONTROL | LAST) == CONTROL]:
         cycle, data = int(word["cycle"]), int(word["data"])
@@ -87,8 +87,8 @@ def _tables(first, last):
 
 
 class _Messages:
-    """Messages of 64 words to the last rank at random times, at most one per slot. The last rank drops them, since
-    they belong to no request, so no answers take slots. Each is kept with its packet's cycle and rank 0's check."""
+    """Sends messages of 64 words to the last rank at random times, at most one per slot. The last rank drops them,
+    since they belong to no request; no answers take slots. Keeps each packet's cycle and rank 0's check."""
 
     def __init__(self, simulation, generator, on):
         self.simulation, self.generator, self.sent = simulation, generator, []
@@ -108,7 +108,7 @@ class _Messages:
 
 
 def _update(ring, messages, length, slow):
-    """A fused update, with the command of one node 5,000 cycles after the rest; returns its cycles."""
+    """Run a fused update, with one node 5,000 cycles late; return its cycles."""
     devices, begun = ring.devices, messages.simulation.cycle
     tag = begun % (1 << 16)
     epoch, _ = ring.commands.numbers
@@ -133,7 +133,7 @@ def _restarts(ring):
 
 
 def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=True):
-    """Dense updates, one node late, with messages in between; each ends in the cycle that the table gives."""
+    """Run dense updates, one node late, and messages; each must end in the cycle computed from the table."""
     generator, times = np.random.default_rng(seed).spawn(2)
     gradients, weights = random(generator, (NODES, length)), random(generator, length)
     settings = Settings(rule=Rule.SGD, gradient_scale=1 / NODES, learning_rate=0.1)

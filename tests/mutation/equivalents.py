@@ -18,9 +18,9 @@ class EquivalentError(Exception):
 @dataclasses.dataclass(frozen=True)
 class Entry:
     file: str  # path of the mutated file
-    before: str  # like ``after``, as in :class:`~tests.mutation.mutants.Mutant`
+    before: str  # ``before`` and ``after`` are as in :class:`~tests.mutation.mutants.Mutant`
     after: str
-    #: Reason why no test can detect the mutant: an argument that names the line it is based on, or ``proof: …``.
+    #: Reason why no test can detect the mutant: an argument that quotes the line it is based on, or ``proof: …``.
     reason: str
     occurrence: int = 1  # index among positions with the same text, starting at 1
 

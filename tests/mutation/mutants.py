@@ -1,7 +1,7 @@
 """Mutants: gateware with one small mistake, each a textual change at one position in one file of hdl/.
 
-Only code that becomes gateware is changed: the bodies of functions, apart from constructors, raise statements, names
-and text. Kinds of changes:
+Only code that becomes gateware is changed: function bodies, without constructors, raise statements, names and
+strings. Kinds of changes:
 
 ==========  ========================================================================================================
 statement   an assignment is omitted
@@ -62,7 +62,7 @@ def find(source: str) -> list[Mutant]:
     finder = _Finder(source)
     unique: dict[tuple[int, int, str], Mutant] = {}
     for mutant in sorted(finder.find(), key=lambda candidate: (candidate.start, candidate.end, candidate.text)):
-        # Keep one of several mutants with the same text.
+        # Of several mutants with the same text, keep one.
         unique.setdefault((mutant.start, mutant.end, mutant.text), mutant)
     counts: dict[tuple[str, str], int] = {}
     result = []

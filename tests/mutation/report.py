@@ -16,7 +16,7 @@ _STATUSES = (*SCORED, "equivalent", "same", "invalid")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Outcome of a mutant, with fields of :class:`~tests.mutation.mutants.Mutant`."""
+    """Outcome of a mutant, with some fields of :class:`~tests.mutation.mutants.Mutant`."""
 
     file: str
     line: int

@@ -1,4 +1,4 @@
-"""Store of results, by the digest of all their dependencies."""
+"""Store of results, with the digest of all dependencies as key."""
 
 import ast
 import functools
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-#: Packages of the tree; all other packages are pinned.
+#: Packages of the tree; the versions of all further packages are pinned.
 _OURS = ("hdl", "sim", "boards", "host", "tests")
 #: Files other than the project's Python modules that are compiled or read.
 _OTHERS = ("sim/verilated/*.cpp", "sim/verilated/*.h", "sim/verilated/features/*/*.h", "constraints.txt",

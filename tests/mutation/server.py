@@ -1,7 +1,7 @@
 """Server process that runs mutants one after another, each in a fork that has numpy and pytest loaded.
 
 It runs in a copy of the tree, as ``python -m tests.mutation.server``, and imports nothing from hdl/ or sim/ itself.
-Requests are lines of JSON on its input, ``{"target", "expected", "cpu", "wall", "log"}``, answers on its output.
+It reads requests as lines of JSON, ``{"target", "expected", "cpu", "wall", "log"}``, and writes answers.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ LOADED = (amaranth, cocotb_tools.check_results, cocotb_tools.runner, numpy)
 class Tests:
     """Pytest plugin that orders tests, and records the first one that fails.
 
-    Tests with names that begin like an item of ``first`` come first; all others run only with ``rest``.
+    Tests with a name that starts with an item of ``first`` come first; all further tests run only with ``rest``.
     """
 
     def __init__(self, first: Iterable[str], rest: bool) -> None:
@@ -78,7 +78,7 @@ def run_tests(target: Target, changed: list[str]) -> tuple[int, Tests]:
 
 
 def trial(request: dict[str, Any]) -> dict[str, Any]:
-    """Elaborate the units and, unless they equal the expected ones, run the tests; called in the fork.
+    """Elaborate the units and, unless they are as expected, run the tests; called in the fork.
 
     The answer's ``status`` is "invalid", "same", "survived" or "killed".
     """

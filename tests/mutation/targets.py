@@ -40,11 +40,11 @@ _OF_RINGS = {
               "test_quiesce_of_any_size[1]"),
     "coded": ("test_every_operation[3-mx9]", "test_units")}
 
-#: Files of the datapath's parts that the two nodes of the ring tests contain in total.
+#: Files of the datapath parts that occur in the two nodes of the ring tests.
 _PARTS = ("coded_weights", "compressed_sum", "decoded_sum", "master_weights", "raw_weights", "residual", "update",
           "weight_transfer", "write_back")
 
-#: The most diverse shapes of the tests, each with the stall patterns that detect most mutants.
+#: The most diverse shapes in the tests, each with the stall patterns that detect most mutants.
 _BURST_FIRST = {
 "fixed": ("test_lockstep[16-0-mixed]", "test_lockstep[16-1-mixed]", "test_latencies[16]"),
 "parts": ("test_latencies[1]", "test_not_finite", "test_fills_of_other", "test_isolated_burst[1-3]",

@@ -85,7 +85,7 @@ TESTS = textwrap.dedent('''\
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory):
-    """Worker on a copy of a tree with one unit."""
+    """Worker with a copy of a tree that contains one unit."""
     tree = tmp_path_factory.mktemp("tree")
     for name in ("hdl", "boards", "host", "tests/mutation"):
         (tree / name).mkdir(parents=True)
@@ -112,7 +112,7 @@ def test_what_becomes_of_a_mutant(worker):
     assert (base["status"], base["passed"]) == ("survived", 2)
     expected = base["gateware"]
     assert set(expected) == {"both"}
-    # 5 & 15 equals 5 | 0: a test that is not the first in the file detects the mutant, and is run first.
+    # 5 & 15 equals 5 | 0, so the first test misses the mutant; the test that detects it is run first.
     killed = run(worker, "self.a & self.b", "self.a | self.b", expected=expected)
     assert (killed["status"], killed["test"]) == ("killed", "tests/test_both.py::test_last")
     other = run(worker, "self.a & self.b", "self.a & 5", expected=expected)

@@ -11,18 +11,18 @@ from hdl.features.streaming.feature import ServerConfig, ServerMemories
 
 
 def load(name: str) -> Any:
-    """Object "module:name" of hdl/."""
+    """Import an object of hdl/, given as "module:name"."""
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(f"hdl.{module}"), attribute)
 
 
 def unit(name: str, **options: Any) -> Any:
-    """Component of a class "module:name" of hdl/."""
+    """Create a component of a class of hdl/, given as "module:name"."""
     return load(name)(**options)
 
 
 def feature(name: str, **options: Any) -> Any:
-    """Section "feature:name" of a configuration."""
+    """Create a section of a configuration, given as "feature:name"."""
     package, _, section = name.partition(":")
     return unit(f"features.{package}.feature:{section}", **options)
 
@@ -33,7 +33,7 @@ def _depacketizer(*names: str) -> Any:
 
 
 def _nodes(name: str) -> dict[str, Any]:
-    """A unit of the nodes that are quickest to build: the default, and one with codecs of both kinds."""
+    """A unit in the nodes that are quickest to build: a plain one, and one with codecs of both kinds."""
     config = NodeConfig(memories=Memories(gradient=1024, weight=1024, state=1024, planes=1))
     return {"plain": unit(name, config=config.replace(
                 lanes=1, segment=32, optimizer=Optimizer(dsps=1), link=Credits(ingress=2))),

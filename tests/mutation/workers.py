@@ -18,8 +18,8 @@ _BUILT, _SHARED = ("regression", "verilated", "verilog", "formal"), "runtime-"
 class Worker:
     """A copy of the tree, and the process that runs mutants in it.
 
-    The working tree is never touched. The copy is in the first subfolder of ``folder`` that no other run uses, where
-    earlier builds are kept; cache entries built only by mutants are removed.
+    The working tree is never touched. The copy is in the first subfolder of ``folder`` that no other run uses, and
+    keeps earlier builds there; cache entries built only by mutants are removed.
     """
 
     def __init__(self, tree: Path, folder: Path) -> None:
@@ -60,7 +60,7 @@ class Worker:
         self._lock.close()
 
     def run(self, request: dict[str, Any], *, file: str, source: str, keep: bool = False) -> dict[str, Any]:
-        """Run one source of a file and return the answer; with ``keep``, the source is the unchanged tree's.
+        """Run one source of a file and return the answer; with ``keep``, the source is that of the unchanged tree.
 
         If a test fails, the end of the log is added to the answer.
         """

@@ -1,1 +1,1 @@
-"""Pairs of commands: every operation after every other on a Verilated ring, against a model of its memories."""
+"""Pairs of commands, in all combinations, on a Verilated ring, compared with a model of its memories."""

@@ -51,7 +51,7 @@ def main(
     for size in sizes:
         share = -(-pairs * SHARES.get(size, 0.1) // whole)
         parts += [(size, seed + part) for part in range(int(-(-share // PART)))]
-    # Large rings come first, so that no long part remains for the end.
+    # Large rings come first, so that no long part runs last.
     results = campaign.kept(
         jobs, play_part, {folder / f"{size}-{number}.json": (library, size, number, PART)
                           for size, number in sorted(parts, reverse=True)},

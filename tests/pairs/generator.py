@@ -17,8 +17,8 @@ from sim.golden import masking
 from tests.pairs.memories import CONFIG, DATA
 from tests.pairs.model import Programs
 
-#: Kinds of commands that end with OK, and kinds that end with their own status on every node. SWITCH is not included:
-#: it is for nodes that all wait for each other, and ends with OK or BUSY depending on arriving packets.
+#: Kinds of commands that end with OK, and kinds that end with their own status on every node. SWITCH is omitted: it
+#: requires nodes that all wait for each other, and its OK or BUSY depends on arriving packets.
 _OPERATIONS = [Operation(operation.code) for operation in operations(CONFIG) if operation.code != Operation.SWITCH]
 _QUEUES = {Operation(operation.code): queue_of(operation, CONFIG.queues) for operation in operations(CONFIG)}
 _GOOD = [operation.name.lower() for operation in _OPERATIONS]
@@ -36,7 +36,7 @@ _REJECTED = {
 }
 #: Kind of a collective with a different number at one node, so that all nodes abort it.
 _REFUSED = "refused"
-#: Host requests that are not commands: loads of both programs, and a run of them.
+#: Host requests that are not commands: loading both programs, and running them.
 _LOAD, _RUN = "load_program", "run"
 KINDS = (*_GOOD, *_REJECTED, _REFUSED, _LOAD, _RUN)
 
@@ -45,7 +45,7 @@ _RING = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE, Operation.REDUCE_SCATTER,
 #: Operations with groups that may all belong to one node.
 _OWNED = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
 _WEIGHTS = (Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.BROADCAST, Operation.SPARSIFY)
-#: Added to the number of one node; no other command of a batch then has this number.
+#: Added to one node's command number, which then differs from all other numbers of a batch.
 _ANOTHER = 1 << 15
 _NEVER_SET = 1 << 15  # the flag that no command signals
 #: Flag that the host sets after writing different settings for a LATCH to copy.
@@ -61,32 +61,32 @@ class Step:
     commands: list[Command]  # commands in the order of the nodes
     status: EventStatus | None  # expected status; None for any except OK and time-outs
     queue: int = 1
-    of_program: bool = False  # the commands belong to a program
-    latches: bool = False  # LATCH that waits for new settings
-    #: For a load, the commands of a pass in order of time; for a run, the commands of all passes.
+    of_program: bool = False  # whether the commands belong to a program
+    latches: bool = False  # whether it is a LATCH that waits for new settings
+    #: Load: the commands of a pass, in the order of execution. Run: the commands of all passes.
     program: list["Step"] = dataclasses.field(default_factory=list)
-    options: dict[str, int] = dataclasses.field(default_factory=dict)  # model of a load; all parameters of a run
+    options: dict[str, int] = dataclasses.field(default_factory=dict)  # data for the model; for a run, its parameters
 
 
 def _span(command: Command) -> int:
-    """Elements of the weight memory from a command's first to its last."""
+    """Number of elements from the first to the last that a command uses in the weight memory."""
     groups, stride = -(-command.length // 32), command.stride if command.operation in _RING else 1
     return 32 * ((groups - 1) * stride + 1) if groups else 0
 
 
 class Generator:
-    """Generator of commands that prefers the pairs that have been rarest so far."""
+    """Generator of commands that prefers the rarest pairs of kinds so far."""
 
     def __init__(self, nodes: int, seed: int) -> None:
         self.nodes = nodes
         #: Number of times that the second kind of command has followed the first.
         self.pairs: collections.Counter[tuple[str, str]] = collections.Counter()
-        self.last = ""  # kind of the latest command, or the reason for its end
+        self.last = ""  # kind of the latest command, or a word for the way it ended
         self.patient = True  # whether commands wait long enough for the other queue
         self.weight_stride = 0  # register WEIGHT_STRIDE
         self.programs = Programs(masks={}, layers={}, lists={}, wrong=0)
         self._random = random.Random(seed)
-        # Operations with a block that reaches every node after it has passed the node that differs.
+        # Operations in which a block passes the differing node before it reaches every other node.
         self._refusing = [Operation.ALL_REDUCE, Operation.FUSED_UPDATE]
         if 32 * nodes <= DATA // 2:
             self._refusing += [Operation.REDUCE_SCATTER, Operation.ALL_GATHER]
@@ -96,16 +96,16 @@ class Generator:
         self._tag = 0
         self._number = 0  # number of the latest collective
         self._ran: int | None = None  # number of the latest collective that all nodes have run, if it is known
-        self._half = False  # only the lower half of data is known, after a rejection on the other half
+        self._half = False  # only the lower half of the data is known, after a rejection in the upper half
         self._at = 1  # queue of the latest command that changes memory
         self._order = 0  # flag of that command, unless a command of the other queue waits for it
         self._orders = 0  # number of such order flags in the batch
-        self._only: int | None = None  # queue of the next command that changes memory, if only one is possible
+        self._only: int | None = None  # queue in which the next command that changes memory must be, if any
         self._loaded: Step | None = None
         self._pushed_latch = False  # whether a LATCH was pushed in this batch
 
     def begin(self, *, patient: bool, ring: bool = False) -> None:
-        """Begin a new batch, with no flag set and the contents of all memories known.
+        """Begin a new batch: no flag is set, and the contents of all memories are known.
 
         A ``patient`` batch has commands of both queues, which wait for each other, and programs; otherwise it has
         commands of only one queue. With ``ring`` it ends with a collective.
@@ -141,7 +141,7 @@ class Generator:
         # never the rarest, so some steps skip the second preference.
         rare = self._random.random() < 0.7
         kind = min(kinds, key=lambda kind: (self.pairs[self.last, kind], self._used[kind] if rare else 0))
-        if self._random.random() < 0.3:  # a run takes more than chance: programs, and their first queue
+        if self._random.random() < 0.3:  # a run is rare otherwise: it needs programs and their first queue
             kind = _RUN if _RUN in kinds else _LOAD if _LOAD in kinds else kind
         self._used[kind] += 1
         self.pairs[self.last, kind] += 1
@@ -153,7 +153,7 @@ class Generator:
         if kind == _REFUSED:
             return self.nodes > 1 and not self._half and self._only != 0 and self._loaded is None
         if kind == "latch" and self._loaded is not None and any(step.latches for step in self._loaded.program):
-            return False  # it may run after the host has written the new settings
+            return False  # a LATCH may run after the host has written new settings
         if kind in _GOOD:
             return self._only in (None, _QUEUES[Operation[kind.upper()]])
         return {"repeated": self._ran is not None, "wait_timeout": not self.patient,
@@ -162,7 +162,7 @@ class Generator:
                 _RUN: self._may_run()}.get(kind, True)
 
     def _may_run(self) -> bool:
-        """Whether programs are loaded and their first command comes after all pushed ones."""
+        """Whether programs are loaded, and their first command would come after all pushed commands."""
         if self._loaded is None or self._loaded.kind != _LOAD:
             return False
         return not self._orders or self._at == self._loaded.program[0].queue
@@ -218,7 +218,7 @@ class Generator:
         return Step(kind=kind, commands=commands, status=status, queue=queue)
 
     def _load(self) -> Step:
-        """Create the programs of both queues; their commands follow each other in one order."""
+        """Create the programs of both queues; a common order is set for all commands of both."""
         choose = self._random
         count = choose.randrange(1, 5)
         queues = [choose.randrange(CONFIG.queues) for _ in range(count)]
@@ -277,7 +277,7 @@ class Generator:
         for step in steps:
             self._flags |= step.commands[0].signal
         self._at, self._order = steps[-1].queue, 0
-        # Following commands come only after the program of their own queue.
+        # The commands that follow wait only for the program of their own queue.
         self._only = self._at
         return Step(kind=_RUN, commands=[], status=EventStatus.OK, program=every, options=options)
 
@@ -286,7 +286,7 @@ class Generator:
         choose = self._random
         noise = {name: choose.getrandbits(width) for name, (_, width) in places(command_layout()).items()
                  if name not in ("operation", "wait", "signal", "tag") and not name.startswith("reserved")}
-        # Values that are valid in a collective are more likely to do harm.
+        # Values that are valid in a collective are more likely to cause errors.
         likely = {"rank": choose.randrange(16), "size": choose.choice([0, 1, 2, 16, 32, 64]), "port": 0,
                   "gradient_base": 32 * choose.randrange(32), "weight_base": 32 * choose.randrange(32),
                   "state_base": 32 * choose.randrange(16), "length": choose.randrange(CONFIG.memories.gradient + 1)}
@@ -303,7 +303,7 @@ class Generator:
                                               choose.randrange(1, 129), choose.randrange(1, room + 1)]))
 
     def _good(self, operation: Operation, *, upper: bool = False, number: int | None = None) -> list[Command]:
-        """Create commands that end with OK if undisturbed, on the ``upper`` half of data or with a ``number``."""
+        """Create commands that end with OK if undisturbed, on the ``upper`` half of the data or with a ``number``."""
         choose = self._random
         start, state_start = (DATA // 2, CONFIG.memories.state // 2) if upper else (0, 0)
         used: dict[str, int] = {}
@@ -315,7 +315,7 @@ class Generator:
                 used["root_reduce"] = choose.getrandbits(1)
             if operation is Operation.FUSED_UPDATE:
                 used["state_base"] = state_start if upper else 32 * choose.randrange(self._state_end // 32)
-                if upper:  # the block has more elements than one owner has room for
+                if upper:  # too many elements for one owner
                     used["root_reduce"] = 0
                 most = (self._state_end - used["state_base"]) * (1 if used["root_reduce"] else self.nodes)
             bases = [self._extent(start, most) for _ in range(2)]

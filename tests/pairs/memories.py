@@ -102,7 +102,7 @@ def contents(seed: int, nodes: int) -> tuple[list[Words], model.Programs]:
 
 
 def _instructions(generator: np.random.Generator, *, flaw: int | None = None) -> Words:
-    """Words of a list: scores of a layer, their loss and its gradients; ``flaw`` sets a reserved bit of one."""
+    """Words of a list: scores of a layer, their loss and its gradients; ``flaw`` sets a reserved bit."""
     def at(memory: Place, base: int, relative: int = 1) -> dict[str, int]:
         return {"place": memory, "base": base, "relative": relative}
 

@@ -43,7 +43,7 @@ class Programs:
     """Lists of local commands, by their addresses in the weight memory and in the activation memory."""
 
     masks: dict[int, masking.Job]
-    #: Layer, and addresses of its inputs and of its outputs in the gradient memory.
+    #: A layer, and the addresses of its inputs and outputs in the gradient memory.
     layers: dict[int, tuple[quantization.Layer, int, int]]
     lists: dict[int, int]  # maximum number of examples of each list of instructions
     wrong: int  # address of a list that is rejected
@@ -135,7 +135,7 @@ class Model:
         return changes + [Change(WEIGHT, node, command.weight_base, result, stride) for node in range(self.nodes)]
 
     def _owned(self, command: Command, order: npt.NDArray[np.intp], settings: optimizer.Settings) -> list[Change]:
-        """Changes of a collective with the root as owner of all groups."""
+        """Changes of a collective in which the root owns all groups."""
         gradients = self._rows(GRADIENT, order, command.gradient_base, command)
         owner, stride = int(order[command.root]), command.stride
         if command.operation is Operation.ALL_REDUCE:
@@ -190,7 +190,7 @@ class Model:
                 for instruction in listed for target in instruction.targets for row in target.index()], outcome.detail
 
     def apply(self, changes: Sequence[Change], nodes: Sequence[int] | None = None) -> None:
-        """Apply changes, at all nodes or at some."""
+        """Apply changes at all nodes, or only at some."""
         for change in changes:
             if nodes is None or change.node in nodes:
                 self.memories[change.space][change.node, change.places] = change.words
@@ -198,7 +198,7 @@ class Model:
     def differences(self, actual: Sequence[Words], possible: Sequence[Change] = ()) -> list[str]:
         """List the differences of the memories from the model.
 
-        Words of ``possible`` changes may or may not have been written, and the model adopts their actual values.
+        Words of ``possible`` changes may or may not have been written; the model adopts their actual values.
         """
         for change in possible:
             where = change.node, change.places

@@ -25,7 +25,7 @@ from tests.pairs.model import Change, Model
 #: Time-out in cycles, for a node waiting for a word and for a command waiting for its flags.
 TIMEOUT = 2_000
 
-#: The same if commands of one queue wait for the other queue: longer than all commands of a batch.
+#: The time-out if the commands of one queue wait for those of the other: longer than a whole batch.
 PATIENT = 1_000_000
 
 _DEPTH = 8  # number of commands in a node's queue
@@ -38,7 +38,7 @@ class MismatchError(AssertionError):
 
 
 class Player:
-    """Plays batches of commands on one ring, by the seed; memories carry over from batch to batch."""
+    """Plays batches of random commands on one ring; memories keep their contents from batch to batch."""
 
     def __init__(self, library: Library, *, nodes: int, seed: int) -> None:
         self.nodes = nodes
@@ -59,7 +59,7 @@ class Player:
 
     @property
     def pairs(self) -> int:
-        """Number of commands that have followed another command."""
+        """Number of pairs of consecutive commands so far."""
         return sum(count for (first, _), count in self.generator.pairs.items() if first)
 
     def _refill(self) -> None:
@@ -164,7 +164,7 @@ class Player:
             self.generator.last += ", timed out"
 
     def _pop(self, count: int, absent: int | None, *, lacking: bool) -> list[list[Event]]:
-        """Pop the events of all nodes, ``count`` each; if some may be missing, until no more come."""
+        """Pop ``count`` events from each node; if some may be missing, stop when no more events come."""
         events: list[list[Event]] = [[] for _ in range(self.nodes)]
         left = {node: count - (node == absent) for node in range(self.nodes)}
         while ranks := [node for node in left if left[node]]:
@@ -198,8 +198,8 @@ class Player:
         return sorted_events
 
     def _expect(self, played: list[Step], events: list[list[Event | None]], ending: str) -> Iterator[Change]:
-        """Check the events, apply the commands to the model, and yield possible changes of commands not ended OK."""
-        over = set[int]()  # nodes whose commands, from here on, need not end with OK
+        """Check events, apply commands to the model, and yield changes that failed commands may have made."""
+        over = set[int]()  # nodes where later commands need not end with OK
         before, settings = list(self._versions), self._settings[0]
         # Latest status in each queue of each node.
         latest = [[EventStatus.OK] * CONFIG.queues for _ in range(self.nodes)]
@@ -211,14 +211,14 @@ class Player:
             well = [node for node, status in statuses.items() if status is EventStatus.OK]
             for node in well:
                 self._versions[node] += step.commands[node].operation in _UPDATES
-                # An event without room does not keep the other queue from its updates.
+                # While an event waits for room, the second queue may already have changed weights.
                 early = step.queue == 0 and seen[node].weight_version > self._versions[node]
                 if seen[node].weight_version != self._versions[node] and not early:
                     raise MismatchError(f"{step.kind} has weight version {seen[node].weight_version} on node {node}, "
                                         f"and not {self._versions[node]}")
             if ending == "reset":
                 over |= {node for node, status in statuses.items() if status is EventStatus.LINK_RESET}
-                # Nodes that are not reset in the same cycle report errors of each other.
+                # Nodes that are reset in different cycles report each other's errors.
                 over |= {node for node in statuses if over and step.status is EventStatus.OK and node not in well}
             elif ending == "time-out" and number == len(played) - 1:
                 over = set(range(self.nodes))
@@ -234,7 +234,7 @@ class Player:
 
     def _judge(self, step: Step, statuses: dict[int, EventStatus], over: set[int],
                latest: list[list[EventStatus]], ending: str) -> None:
-        """Compare the statuses of a command with the required ones."""
+        """Compare the statuses of a command with the expected ones."""
         for node, status in statuses.items():
             earlier, latest[node][step.queue] = latest[node][step.queue], status
             if node in over:
@@ -249,7 +249,7 @@ class Player:
 
     def _change(self, step: Step, events: dict[int, Event | None], well: list[int],
                 settings: optimizer.Settings) -> Iterator[Change]:
-        """Apply a command to the model, and yield the possible changes of nodes where it has not ended well."""
+        """Apply a command to the model, and yield the possible changes of nodes where it did not end with OK."""
         changes, details = self._model.changes(
             step.commands, self.generator.programs, settings,
             alternative=int(golden.bits([self._alternative])[0]), threshold=self._threshold)

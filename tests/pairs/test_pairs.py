@@ -1,4 +1,4 @@
-"""Pairs of queued commands: three that once failed, and a sample of all (``make pairs`` runs many more)."""
+"""Pairs of queued commands: three that once failed, and a random sample (``make pairs`` runs many more)."""
 
 import contextlib
 
@@ -17,7 +17,7 @@ TIMEOUT = 4_000
 
 
 def queue(ring, *commands):
-    """Queue commands on all nodes, each with its rank, and return the statuses of each node."""
+    """Queue commands on all nodes, with each node's rank, and return the statuses of each node."""
     for number, fields in enumerate(commands):
         for rank, device in enumerate(ring.devices):
             device.push(Command(**{"rank": rank, "size": ring.nodes, "collective": number, **fields}))
@@ -25,7 +25,7 @@ def queue(ring, *commands):
 
 
 def numbers(nodes, length):
-    """Arrays with elements n + 1 on node n."""
+    """Arrays filled with n + 1 for node n."""
     return [np.full(length, node + 1, dtype=np.float32) for node in range(nodes)]
 
 
@@ -39,7 +39,7 @@ def test_quiesce_of_any_size(nodes):
                              {"operation": Operation.ALL_REDUCE, "length": 100})
             assert statuses == [[EventStatus.OK] * 2] * nodes, f"size {size}"
             assert (ring.memory.read_gradients(100) == nodes * (nodes + 1) // 2).all(), f"size {size}"
-            # A command that is reset while the planner is at work ends immediately.
+            # A command that is reset while its sequence is being planned ends immediately.
             ring.devices.write_register("CONTROL", 1)
             statuses = queue(ring, {"operation": Operation.ALL_REDUCE, "length": 100})
             assert statuses == [[EventStatus.LINK_RESET]] * nodes, f"size {size}"

@@ -1,4 +1,4 @@
-"""Queued commands of every engine on throttled nodes give the bits of the golden model at every setting."""
+"""Queued commands of every engine on throttled nodes are bit-identical to the model at every setting."""
 
 import contextlib
 import random
@@ -30,13 +30,13 @@ class ThrottledPlayer(Player):
 
 
 def rate(choose):
-    """Rate of a throttle: disabled, almost none, or down to an eighth of all cycles."""
+    """Random rate of a throttle: off, or from an eighth of all cycles to almost all of them."""
     return choose.choice([0, FULL - 1, FULL // 2, *(choose.randrange(FULL // 8, FULL) for _ in range(2))])
 
 
 @pytest.mark.parametrize(("nodes", "settings"), [(1, 10), (2, 25), (3, 15)])
 def test_same_bits(nodes, settings):
-    """In 50 settings, different on each node of a ring, bits are the same, even if links and commands end early."""
+    """Throttles do not change results, even of aborted commands, in 50 settings that differ by node."""
     with contextlib.closing(ThrottledPlayer(library(CONFIG), nodes=nodes, seed=300 + nodes)) as player:
         for _ in range(settings):
             player.batch()

@@ -1,6 +1,5 @@
-"""``make partition``: rings of whole nodes in 1, 2 and 4 processes, or in all processes of ``mpirun``.
-
-All runs of a ring have the same digest.
+"""``make partition``: rings of whole nodes in 1, 2 and 4 processes, or in all processes of ``mpirun``. All runs of a
+ring must have the same digest.
 """
 
 import sys
@@ -22,7 +21,7 @@ def main(
     latencies: Annotated[str, typer.Option(help="Cycles of links.")] = "16,64,256",
     processes: Annotated[str, typer.Option(help="Processes of this machine, without mpirun.")] = "2,4",
 ) -> None:
-    """Compare digests of rings in several processes with digests in one process."""
+    """Compare digests of rings in several processes with those of the same rings in one process."""
     if mpi_rank():
         from sim.verilated.mpi_processes import serve_mpi
 

@@ -1,4 +1,4 @@
-"""A run of whole nodes in any number of processes, and one digest of all its observable results."""
+"""Run whole nodes in any number of processes, and compute one digest of all observable results."""
 
 import dataclasses
 import hashlib
@@ -19,7 +19,7 @@ SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.5, 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A ring, and the cycles of its links."""
+    """A ring, and the latencies of its links in cycles."""
 
     nodes: int
     latency: int
@@ -27,7 +27,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Played:
-    """Digest of responses, weights, cycles, words and counters; faults on the links, and the time of the run."""
+    """Digest of responses, weights, cycles, words and counters, with the number of link faults and the run's time."""
 
     digest: str
     cycles: int

@@ -1,1 +1,1 @@
-"""Random programs of two queues on a Verilated ring, with random stalls, against golden nodes."""
+"""Random programs of two queues on a Verilated ring with random stalls, compared with golden nodes."""

@@ -17,7 +17,7 @@ from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from sim.golden.features.programs.program_nodes import ProgramNodes
 from sim.golden.nodes import Placed
 
-#: Groups in each memory that commands use; weights of odd passes follow the weights of even ones.
+#: Number of groups that commands use in each memory; weights of odd passes follow those of even passes.
 GROUPS = 12
 ELEMENTS = GROUP * GROUPS
 
@@ -39,7 +39,7 @@ class Case:
 
 
 def _part(generator: np.random.Generator, stride: int = 1) -> tuple[int, int]:
-    """Base and length of a range of a memory; few are empty, and some end inside a group."""
+    """Base and length of a range of memory; a few ranges are empty, and some end inside a group."""
     groups = int(generator.integers(1, (GROUPS - 1) // stride + 2))
     base = int(generator.integers(0, GROUPS - stride * (groups - 1)))
     length = GROUP * groups - (int(generator.integers(0, GROUP)) if generator.random() < 0.4 else 0)
@@ -104,7 +104,7 @@ def _move(generator: np.random.Generator, nodes: int) -> dict[str, object]:
 
 
 def _wait_for_nodes(generator: np.random.Generator, program: Program, tasks: list[Task], nodes: int) -> None:
-    """Make a command of some nodes wait for a command of other nodes, usually an earlier one."""
+    """Make a command on some nodes wait for a command on other nodes, usually an earlier one."""
     first, second = sorted(int(index) for index in generator.integers(0, len(tasks), 2))
     if generator.random() < 0.2:
         first, second = second, first
@@ -128,7 +128,7 @@ def _with_node_waits(generator: np.random.Generator, program: Program, tasks: li
 
 
 def _program(generator: np.random.Generator, config: NodeConfig, nodes: int, *, remote: bool) -> CompiledProgram:
-    """A program with the waits that it needs, and some more."""
+    """A program with the waits that it needs, and some further waits."""
     program = Program(queues=config.queues, depth=int(config.programs.depth), nodes=nodes if remote else None)
     makers = _compute, _communicate, _move
     tasks: list[Task] = []
@@ -145,7 +145,7 @@ def _program(generator: np.random.Generator, config: NodeConfig, nodes: int, *, 
 
 
 def _random(generator: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.uint32]:
-    """Normal numbers of many magnitudes, a random share of which is zero."""
+    """Normal numbers of many magnitudes, and a random share of zeros."""
     values = generator.standard_normal(shape) * 2.0 ** generator.integers(-6, 6, shape)
     values[generator.random(shape) < generator.choice([0.0, 0.5, 0.95])] = 0
     return ring.bits(values)
@@ -159,7 +159,7 @@ def centroids_of(config: NodeConfig) -> npt.NDArray[np.uint32] | None:
 
 
 def random_case(generator: np.random.Generator, config: NodeConfig, nodes: int, *, remote: bool = False) -> Case:
-    """A program for a ring of these nodes, with settings, and contents of all memories.
+    """A random program for a ring of these nodes, with settings, and contents of all memories.
 
     With ``remote``, commands wait for other nodes as well.
     """
@@ -183,6 +183,6 @@ def random_case(generator: np.random.Generator, config: NodeConfig, nodes: int, 
     golden.activations, golden.far = (_random(generator, (nodes, ELEMENTS)) for _ in range(2))
     golden.state = [_random(generator, golden.masters.shape) for _ in golden.state]
     golden.settings = ring.settings(rule, **scalars)
-    golden.execute(Placed("LATCH", [{}] * nodes), range(nodes))  # a run begins with the values in the registers
+    golden.execute(Placed("LATCH", [{}] * nodes), range(nodes))  # latch the values in the registers before a run
     return Case(program=program, passes=passes, parity=int(generator.integers(2)),
                 settings=Settings(rule=rule, **scalars), golden=golden)

@@ -32,7 +32,7 @@ def _memories(golden: ProgramNodes) -> dict[str, Any]:
 
 
 def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults: float) -> None:
-    """Slow down links at random, with faults, and make the host pop events late, with memory reads in between."""
+    """Delay links and add faults at random, and make the host pop events late, between memory reads."""
     for link in simulation.links:
         link.set_faults(RandomFaults(rate=faults, seed=choose.getrandbits(64)) if faults else None)
         link.set_latency(data=choose.randint(1, 60), credit=choose.randint(1, 60))
@@ -40,7 +40,7 @@ def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults:
     if max(simulation.far_widths):
         rate = choose.choice([Fraction(1, 4), Fraction(1), Fraction(7, 3), Fraction(max(simulation.far_widths))])
         simulation.set_far_speed(latency=choose.choice([1, 16, 100]), rate=rate)
-    if ring.devices[0].config.link.replay:  # the link starts again on wires of a different length
+    if ring.devices[0].config.link.replay:  # the link restarts on wires of a different length
         ring.recover()
     late = choose.choice([0.0, 0.1, 0.5])
     for device in ring.devices:
@@ -48,7 +48,7 @@ def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults:
             if choose.random() < late:
                 simulation.run(choose.randrange(1_000))
             pending = type(device).submit_pop_event(device, timeout)
-            if choose.random() < late:  # reads memory through the port, after the event
+            if choose.random() < late:  # reads memory through the host port, after the event
                 device.submit_read_memory(choose.randrange(2), 0, choose.randrange(1, 200))
             return pending
 

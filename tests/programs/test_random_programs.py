@@ -28,7 +28,7 @@ def test_sample_of_waits_for_nodes(nodes, programs):
 
 
 def test_generator():
-    """Programs have every operation, waits within and between passes, and commands of both queues or only one."""
+    """Programs contain every operation, waits within and between passes, and commands of one or both queues."""
     operations, lags, queues = set(), set(), set()
     for seed in range(120):
         program = random_case(np.random.default_rng(seed), rings.CONFIGS["centroid"], 2).program

@@ -21,7 +21,7 @@ _SIMULATION = ("backend.transport", "backend.threads", "backend.processes", "bac
 
 
 def _short(spec: RunSpec, folder: Path) -> RunSpec:
-    """The run limited to two steps, with all files in a folder."""
+    """The same run, limited to two steps and with all files in a folder."""
     changes: dict[str, Any] = {"workload.epochs": None, "workload.steps": 2, "output.folder": folder / "run"}
     if spec.value("schedule.kind") == "quorum":
         changes = {"schedule.cycles": 40_000, "output.folder": folder / "run"}
@@ -32,7 +32,7 @@ def _short(spec: RunSpec, folder: Path) -> RunSpec:
 
 
 def _golden(values: dict[str, Any]) -> RunSpec | None:
-    """The run on golden nodes, or None if they reject it."""
+    """The same run on golden nodes, or None if they reject it."""
     spec = RunSpec().replace({name: value for name, value in values.items() if name not in _SIMULATION})
     spec = spec.replace({"backend.transport": TransportName.GOLDEN})
     try:
@@ -47,7 +47,7 @@ def _run(spec: RunSpec) -> str | None:
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as said:
         try:
             train(_short(spec, Path(folder)))
-        except Exception as error:  # any exception is a fault, and the remaining pairs are still tried
+        except Exception as error:  # any exception is a fault; the remaining pairs are still run
             return f"{type(error).__name__}: {error} {said.getvalue()[-200:]}"
     return None
 

@@ -1,4 +1,4 @@
-"""Random options of runs, with values of each field; some options are compatible and some are not."""
+"""Random options of runs, with values for each field; some pairs of options exclude each other."""
 
 import enum
 import random
@@ -70,7 +70,7 @@ CONTEXTS = {
 
 
 def pairs(generator, count):
-    """Pairs of fields, each with a value and with the options that it needs."""
+    """Pairs of fields; each field has a value and the options that it needs."""
     names = sorted(FIELDS)
     for _ in range(count):
         chosen = generator.sample(names, 2)
@@ -79,7 +79,7 @@ def pairs(generator, count):
 
 
 def sides(name):
-    """Command-line options that stand for a field: its own, the options that it needs, and its schedule's."""
+    """Command-line options for a field: its own option, those that it needs, and the option of its schedule."""
     own = {flag(path) for path in (name, *CONTEXTS.get(name, ())) if path != "schedule.kind"}
     if name == "schedule.kind" or name.removeprefix("schedule.") in Streaming.options():
         own.add("--schedule")
@@ -87,7 +87,7 @@ def sides(name):
 
 
 def tried(seed, count):
-    """Random pairs, their values, and the outcome of each: passed, rejected by naming both sides, or a text."""
+    """Random pairs, their values, and outcomes: passed, rejected by a message naming both, or an error text."""
     for chosen, values in pairs(random.Random(seed), count):
         try:
             check(RunSpec().replace(dict(values)))

@@ -14,7 +14,7 @@ from sim.verilated import toolchain
 
 
 class Careless(wiring.Component):
-    """Breaks the rules of its output as selected by ``fault``."""
+    """A unit that breaks the rules of its output in the way selected by ``fault``."""
 
     i: In(stream.Signature(8))
     o: Out(stream.Signature(8))
@@ -65,7 +65,7 @@ async def reads_are_before_the_edge(dut):
     dut.i__payload.value = 0x5a
     dut.i__valid.value = 1
     await cycles(dut, 1)
-    assert not dut.o__valid.value  # driven after the last edge, accepted at this edge
+    assert not dut.o__valid.value  # it was driven after the previous edge and accepted at this one
     dut.i__valid.value = 0
     await cycles(dut, 1)
     assert dut.o__valid.value

@@ -18,13 +18,13 @@ from sim.streams import cycles, start
 from sim.verilated import toolchain
 from sim.verilated.vectors import Unit
 
-#: State left by an earlier simulation in the same process.
+#: State that an earlier simulation in the same process would leave.
 _left = []
 
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def finds_all_as_at_first(dut):
-    """The buffer is empty before its reset, and so is the list; both are left full."""
+    """Buffer and list are empty at first, even before a reset; the test leaves both full."""
     assert not _left
     assert not dut.o__valid.value
     assert cocotb.simtime.get_sim_time("ns") == 0
@@ -151,7 +151,7 @@ def test_nothing_runs_on_when_the_side_that_asks_is_killed():
 
 
 def test_the_header_is_read_compiled():
-    """A header with different flags is parsed again, without error, and doubles the time of a small unit."""
+    """The header is used precompiled: after a change of flags it would be parsed again, without an error."""
     unit = Unit(SkidBuffer(shape=8))
     simulator = regression._build(regression.convert(SkidBuffer(shape=8), name="SkidBuffer"), waves=False)
     for folder in (Path(unit._library._name).parent, simulator):

@@ -1,4 +1,4 @@
-"""``make slow-ranks``: checks that ranks of a PyTorch script that are late on purpose are named."""
+"""``make slow-ranks``: checks that ranks of a PyTorch script that are delayed on purpose are reported as late."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ from tests.slow_ranks.plan import KINDS, Case, judge, plan
 
 SCRIPT = Path(__file__).with_name("script.py")
 
-#: Required share of the late cases with correctly named ranks.
+#: Required share of cases in which the late ranks are named correctly.
 BAR = 0.95
 
 

@@ -1,4 +1,4 @@
-"""Plans of late ranks, and the check of the lines about them."""
+"""Plans of late ranks, and the check of the lines that name late ranks."""
 
 import dataclasses
 import random
@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 KINDS = ("asleep", "busy", "stopped")
 
-#: Lateness, in units of the time after which ranks are named, of ranks that must be named and of all other ranks.
+#: Lateness of ranks that must be named, and of all other ranks, in units of the time after which ranks are named.
 _LATE, _IN_TIME = 2.0, 0.25
 
-#: Elements of the first case's sum. Each sum has a different length, which identifies it in the server's lines.
+#: Elements of the first case's sum. Each sum has a different length, which identifies the sum in the server's lines.
 _FIRST = 33
 
 _LINE = re.compile(r"ha(?:s|ve) waited \S+ s for ranks? ([\d, and]+), for a sum of ([\d,]+) elements$")
@@ -28,7 +28,7 @@ class Case:
 
 
 def plan(cases: int, *, ranks: int, slow: float, seed: int) -> list[Case]:
-    """Cases with one or two late ranks; every fourth one is followed by a case where none must be named."""
+    """Cases with one or two late ranks; every fourth case is followed by one in which no rank must be named."""
     generator = random.Random(seed)
     planned: list[Case] = []
     for number in range(cases):

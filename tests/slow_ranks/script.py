@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 
 def delay(how, seconds):
-    """Be late: asleep, busy, or stopped by the system's scheduler."""
+    """Delay this rank: let it sleep, keep it busy, or stop its process."""
     if how == "asleep":
         time.sleep(seconds)
     elif how == "busy":

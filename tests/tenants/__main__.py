@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""``make hostile``: many requests of a hostile tenant, on one and two nodes, and on a worker with a far memory."""
+"""``make hostile``: many requests of a hostile tenant, to one node, to two, and to a worker with far memory."""
 
 import collections
 import sys
@@ -18,7 +18,7 @@ from tests.tenants.rounds import QuorumTwins
 #: Number of batches per part.
 _PART = 50
 
-#: Kinds of twins, and the configurations of their nodes.
+#: Kinds of twins, with the configurations of their nodes.
 _KINDS = (*((kind, [kind.config] * nodes) for kind in (Twins, QuorumTwins) for nodes in (1, 2)),
           (MovingTwins, [WORKER]), (MovingTwins, [WORKER, SERVER]))
 
@@ -28,7 +28,7 @@ def main(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first part.")] = 0,
     jobs: campaign.Jobs = campaign.CORES,
 ) -> None:
-    """Attack simulated nodes as one of two tenants, and compare twins."""
+    """Attack simulated nodes as one of two tenants, and compare twin rings."""
     began = time.monotonic()
     print("building the nodes, unless an earlier run has", flush=True)
     libraries = {config: build_ring(Node(config), identity=f"Node({config})")

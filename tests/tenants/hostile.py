@@ -1,8 +1,8 @@
 """A hostile tenant on simulated nodes: random and mutated requests, commands, lists and programs, played on twins.
 
 Twins are two rings of the same nodes. They get the same requests, and the same contents in the window of the
-attacking tenant, but different contents everywhere else. Nothing outside may change, and every answer must be the
-same on both, in the same cycle: then the tenant has received no information from outside.
+attacking tenant, but different contents everywhere else. Nothing outside the window may change, and every answer must
+be the same on both rings, in the same cycle: then no information has reached the tenant from outside.
 """
 
 import dataclasses
@@ -51,22 +51,22 @@ REQUESTS = 40
 
 
 class LeakError(AssertionError):
-    """Error for a word outside that has changed, or an answer that depends on data outside the window."""
+    """Error for a changed word outside the window, or an answer that depends on data outside the window."""
 
 
 class Twins:
     """Two rings of the same nodes that receive the same attacks, drawn by the seed; configurations are
     :data:`tests.pairs.memories.CONFIG` by default.
 
-    They count requests and the commands among them, answers other than OK, compared words outside of windows, and
-    commands that a guard has stopped.
+    They count requests, commands, answers other than OK, compared words outside of windows, and commands that a guard
+    has stopped.
     """
 
     config = CONFIG
     #: Minimum elements of a window, so that the lists of :mod:`tests.pairs.memories` fit.
     room: ClassVar = {"gradients": 1024, "weights": 1024, "state_0": 384, "activations": 480}
 
-    #: Memories with lists, and the lists' addresses.
+    #: Memories that contain lists, and the addresses of the lists.
     lists: ClassVar = [("weights", DATA, 1024), ("activations", 288, 480), ("gradients", DATA, 1024)]
 
     def __init__(self, library: Library | Sequence[Library], *, nodes: int, seed: int,
@@ -104,7 +104,7 @@ class Twins:
         return any(space.name == name for space in windowed(self.configs[node]))
 
     def _begin(self) -> None:
-        """Give both tenants new windows; one of them, usually the executed one, attacks."""
+        """Give both tenants new windows; one tenant, usually the executed one, attacks."""
         choose = self._random
         self._attacker = choose.choice([1, 2])
         running = self._attacker if choose.random() < 0.9 else 3 - self._attacker
@@ -134,7 +134,7 @@ class Twins:
                     memory[base:base + size] = inside[number][node][:size]
 
     def _contents(self) -> list[Words]:
-        """Words of each memory of all nodes; a window gets the first ones."""
+        """Random words for each memory of all nodes; a window gets the first of these words."""
         inside, self._generator.programs = contents(self._random.getrandbits(32), self.nodes)
         self._generator.begin(patient=True)
         return inside
@@ -179,7 +179,7 @@ class Twins:
                 choose.getrandbits(_FIELDS[name][1]) for name in names}
 
     def _commands(self) -> list[Words]:
-        """Words of a command for each node: well formed, mutated, or random."""
+        """Words of a command for each node: well-formed, mutated or random."""
         choose = self._random
         kind = choose.random()
         if choose.random() < 0.2:
@@ -204,7 +204,7 @@ class Twins:
         return words
 
     def _place(self) -> tuple[int, int]:
-        """Address in memory at and around the window's limits, and a count."""
+        """An address at or near the limits of the window, and a count."""
         choose = self._random
         space = choose.choice([*windowed(self.configs[0])] * 4 + [self.configs[0].memory_map["trace"]])
         size = self._windows.get(space.name, (0, 0))[1]
@@ -213,7 +213,7 @@ class Twins:
         return space.number << 28 | address, choose.choice([1, choose.randrange(1, 70), max(1, size - address)])
 
     def _aim(self) -> None:
-        """Prepare a list that is correct except for addresses anywhere in the memory, and its command."""
+        """Prepare a list that is valid except for addresses anywhere in memory, and a command that uses it."""
         choose, programs = self._random, self._generator.programs
         operation = choose.choice([Operation.INFER, Operation.LAYERS, Operation.LAYERS, Operation.MASK])
         fields = {"state_base": 0, "length": choose.randrange(1, 7)}
@@ -295,7 +295,7 @@ class Twins:
         return self._attacker
 
     def _ask(self, twin: int, packets: list[Words]) -> list[tuple[int, list[int]]]:
-        """Send the tenant's packets, each after its number, and return each answer with its cycle."""
+        """Send the tenant's packets, each preceded by the tenant's number, and return answers with their cycles."""
         simulation = self._opened[twin].simulation
         for node, packet in enumerate(packets):
             simulation.send(node, np.concatenate([np.array([self._asks(node, packet)], np.uint32), packet]))
@@ -349,7 +349,7 @@ class Twins:
 
 def attack(library: Library | Sequence[Library], nodes: int, seed: int, batches: int,
            kind: type[Twins] = Twins, configs: Sequence[NodeConfig] | None = None) -> dict[str, Any]:
-    """Play batches, or up to the first leak, and return a summary."""
+    """Play a number of batches, or up to the first leak, and return a summary."""
     began = time.process_time()
     twins = kind(library, nodes=nodes, seed=seed, configs=configs)
     leak = ""

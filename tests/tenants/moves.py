@@ -33,7 +33,7 @@ _MOVES = (Operation.MOVE_OUT, Operation.MOVE_IN)
 
 
 class MovingTwins(Twins):
-    """Twins of a worker, or of a worker and its server, with far memories that are equally slow on both."""
+    """Twins of a worker, or of a worker and its server, with far memories that are equally slow on both rings."""
 
     room: ClassVar = {"gradients": 256, "weights": 256, "state_0": 128, "activations": 256, "far": 512}
 
@@ -56,7 +56,7 @@ class MovingTwins(Twins):
                         memory[base:base + size] = inside[name][node][:size]
 
     def _bases(self) -> dict[str, int]:
-        """Addresses and a length, mostly in windows, otherwise at and after their limits."""
+        """Base addresses and a length, mostly inside windows, otherwise at or beyond their limits."""
         choose, windows = self._random, self._windows
         near, far = windows["activations"][1], windows["far"][1]
         length = choose.choice([choose.randrange(1, 257), choose.randrange(1, 65), near, far, 32])
@@ -67,7 +67,7 @@ class MovingTwins(Twins):
         return fields
 
     def _commands(self) -> list[Words]:
-        """Words of a command for each node: well formed, mutated, or random."""
+        """Words of a command for each node: well-formed, mutated or random."""
         choose, server = self._random, self.nodes - 1
         operation = choose.choice([*_MOVES, *_MOVES, Operation.BROADCAST, Operation.PUSH, Operation.ALL_REDUCE,
                                    Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.LAYERS, Operation.QUIESCE])
@@ -93,7 +93,7 @@ class MovingTwins(Twins):
         return descriptors
 
     def _aim(self) -> None:
-        """Prepare nothing, since there are no lists."""
+        """Prepare nothing: these nodes use no lists."""
 
     def _asks(self, node: int, packet: Words) -> int:
         by_owner = self.configs[node].is_server and int(packet[0]) >> 24 in (Opcode.PUSH_COMMAND, Opcode.POP_EVENT)

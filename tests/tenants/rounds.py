@@ -1,4 +1,4 @@
-"""A hostile tenant on nodes with control words and quorum updates: remote waits, and gradient slots anywhere."""
+"""A hostile tenant on nodes with control words and quorum updates: remote waits, and arbitrary gradient slots."""
 
 from typing import ClassVar
 
@@ -34,7 +34,7 @@ class QuorumTwins(Twins):
         return {name: value for name, value in fields.items() if name != "root_reduce"}
 
     def _commands(self) -> list[Words]:
-        """Words of a command for each node: well formed, but with any values in the fields."""
+        """Words of a command for each node: well-formed, but with arbitrary values in the fields."""
         choose = self._random
         fields = {
             "operation": choose.choice([Operation.QUIESCE, Operation.COMPUTE, Operation.APPLY_LATE,
@@ -55,7 +55,7 @@ class QuorumTwins(Twins):
         return [self._packet(Opcode.WRITE_REGISTER, 1, register(name).address, value)] * self.nodes
 
     def _aim(self) -> None:
-        """Prepare rounds that are right except for addresses of slots and scales, or a program with remote waits."""
+        """Prepare quorum updates, valid except for addresses of slots and scales, or a program with remote waits."""
         choose, nodes = self._random, range(self.nodes)
         length, number = choose.choice([40, 100]), choose.randrange(1, 64)
         common = {"tenant": self._attacker, "size": self.nodes, "length": length}

@@ -19,7 +19,7 @@ HALVES[2] = {name: (length, length) for name, (_, length) in HALVES[1].items()}
 
 @pytest.mark.parametrize(("nodes", "seed"), [(1, 103), (2, 102)])
 def test_twins(nodes, seed):
-    """Twins give equal answers to every batch, 50 batches and 3,000 requests in total."""
+    """Twins give equal answers to every batch of requests: 50 batches, 3,000 requests."""
     summary = attack(library(CONFIG), nodes, seed, 25)
     assert not summary["leak"]
     assert summary["requests"] == 25 * 40 * nodes, f"{seed=}"
@@ -28,14 +28,14 @@ def test_twins(nodes, seed):
 
 
 def tenants(ring, number):
-    """Devices of a tenant, on nodes with transports that send its number."""
+    """Devices of a tenant, with transports that send the tenant's number."""
     return [Device(device.transport, CONFIG, name=f"tenant {number} at {device.name}", tenant=number)
             for device in ring.devices]
 
 
 @pytest.mark.parametrize("attacked", [False, True])
 def test_job_beside_an_attack(attacked):
-    """Collectives of one tenant give their bits while another tenant sends any requests between their words."""
+    """Collectives of one tenant give correct results while another tenant sends random requests between words."""
     generator = np.random.default_rng(5)
     gradients = generator.standard_normal((2, 700)).astype(np.float32)
     with open_nodes(2, config=CONFIG) as (ring, simulation):
@@ -72,7 +72,7 @@ def test_job_beside_an_attack(attacked):
 
 
 def test_neighbours_of_different_tenants():
-    """Two commands with the same number on nodes that execute different tenants are not summed together."""
+    """If nodes execute different tenants, commands with the same number are not summed together."""
     with open_nodes(2, config=CONFIG) as (ring, _):
         hosts = [TenantHost([device]) for device in ring.devices]
         for rank, host in enumerate(hosts):

@@ -1,4 +1,4 @@
-"""Tenants of nodes with far memories: moves, and a worker with its parameter server."""
+"""Tenants on nodes with far memories: moves, and a worker with its parameter server."""
 
 import fractions
 
@@ -48,7 +48,7 @@ def moved(device, tenant, operation, near, far, length):
 
 @pytest.mark.parametrize("operation", [Operation.MOVE_OUT, Operation.MOVE_IN])
 def test_known_answers(worker, operation):
-    """Known answers for window 64 to 128 of the far memory and 64 to 192 of activations."""
+    """Known answers with windows 64 to 128 of the far memory and 64 to 192 of activations."""
     _, own, _, _, simulation = worker
     far = simulation.far_memory(0)[0]
     far[:] = np.arange(1, 1025)
@@ -68,7 +68,7 @@ def test_known_answers(worker, operation):
 
 
 def test_windows_of_the_far_memory(worker):
-    """Far memory is scrubbed by way of activations, which keep their contents; no request reaches it."""
+    """Far memory, which no request reaches, is scrubbed through activations, which keep their contents."""
     device, own, _, host, simulation = worker
     far = simulation.far_memory(0)[0]
     for space in (15, ACTIVATIONS + 2):
@@ -95,7 +95,7 @@ def test_windows_of_the_far_memory(worker):
 
 
 def test_no_row_comes_to_the_next_tenant(worker):
-    """A cut or timed-out move leaves answers pending; the tenant changes after they have arrived."""
+    """A move that is cut or times out leaves answers pending; the tenant changes after the answers have arrived."""
     device, own, other, host, simulation = worker
     simulation.far_memory(0)[0][:] = np.arange(1024)
     simulation.set_far_speed(latency=200, rate=fractions.Fraction(1, 4))

@@ -18,12 +18,12 @@ from sim.verilated.processes import ended_by_signals
 
 SCRIPT = Path(__file__).with_name("script.py")
 
-#: Scripts per launch; each of them keeps its rings open.
+#: Number of scripts per launch; each script keeps its rings open.
 _SHARE = 25
 
 
 def play(scripts: int, *, options: Options, seed: int, folder: Path) -> dict[str, str]:
-    """Play scripts in one launch; return the end of each, by its seed."""
+    """Play scripts in one launch; return how each ended, by seed."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{seed}-{options.nodes}-{options.gradients}.json"
     launch([str(SCRIPT), str(seed), str(scripts), str(file)], options)

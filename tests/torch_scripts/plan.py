@@ -1,4 +1,4 @@
-"""Random scripts as lists of actions, which all ranks draw identically.
+"""Random scripts as lists of actions; all ranks draw the same ones.
 
 All numbers are small integers and powers of two, so that sums are exact in any order and in nine-bit formats.
 """
@@ -16,7 +16,7 @@ class Script:
     """A module, and actions on it by their names and arguments."""
 
     dtype: str
-    half: bool  # whether the module's process group is half of the ranks
+    half: bool  # whether the module's process group has only half of the ranks
     view: bool  # whether gradients are views of buckets
     actions: list[tuple[str, Any]]
 

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradring.torch
 from host.pytorch.messages import KEEPS
 
-#: Errors that reject operations that the nodes lack.
+#: Errors for operations that the nodes do not have.
 REFUSALS = ("Parameters on the nodes must be float32", "Parameters of a group must all have a gradient",
             "Group must have a parameter", "Parameters of an optimizer of gradring.torch must be in a module",
             "Gradients of SGD must be means of all ranks", "clip_grad_value_ must have gradients that are summed",
@@ -31,7 +31,7 @@ LOSSY = os.environ[KEEPS] == "1"
 
 
 class Body(torch.nn.Module):
-    """Parameters, and a loss whose gradients are the factors."""
+    """Module of parameters, with a loss that has the given factors as gradients."""
 
     def __init__(self, dtype):
         super().__init__()
@@ -46,7 +46,7 @@ class Body(torch.nn.Module):
 
 
 class World:
-    """A script on the ring, or over gloo only, with the ``weights`` and sums that followed each action."""
+    """A script on the ring or over gloo only, with the ``weights`` and sums after each action."""
 
     def __init__(self, script, groups, halves, *, nodes):
         self.script, self.nodes, self.groups = script, nodes, groups
@@ -62,7 +62,7 @@ class World:
         for name, arguments in self.script.actions:
             try:
                 result = getattr(self, name)(arguments)
-            except Exception as error:  # the error is compared with those of the other ranks and worlds
+            except Exception as error:  # compared with the errors of the other ranks and worlds
                 return f"{name}: {str(error).splitlines()[0]}"
             self.weights.append(([weight.detach().clone() for weight in self.body.weights], result))
         return None
@@ -82,7 +82,7 @@ class World:
                                                    momentum=choice["momentum"])
 
     def split(self, slot, groups):
-        """Parameters of an optimizer, in one group or in one group each."""
+        """Parameters for an optimizer, all in one group or each in its own group."""
         parameters = [self.body.weights[number] for number in self.given[slot]]
         return [{"params": [parameter]} for parameter in parameters] if groups else parameters
 
@@ -125,7 +125,7 @@ class World:
         generator = torch.Generator().manual_seed(choice["seed"] + 17 * self.rank + 1000 * extra)
         factors = [torch.randint(-2, 3, shape, generator=generator).to(self.body.weights[0].dtype)
                    for shape in SHAPES]
-        # An infinity spoils its block of a lossy codec, which may contain the first elements of other parameters.
+        # With a lossy codec, an infinity spoils its block, which may include the first elements of other parameters.
         for factor in factors[:len(SHAPES) if LOSSY else 1] if infinite else ():
             factor.view(-1)[0] = float("inf")
         used = choice["used"][self.rank]
@@ -176,7 +176,7 @@ def equal(left, right):
 
 
 def verdict(seed, groups, halves):
-    """The end of a script on this rank: equal, refused, or the difference."""
+    """How a script ended on this rank: equal, refused, or with a difference."""
     script = draw(seed, dist.get_world_size())
     plain = World(script, groups, halves, nodes=False)
     failed = plain.play()
@@ -191,7 +191,7 @@ def verdict(seed, groups, halves):
 
 
 def main():
-    """Play scripts, and write their ends on rank 0."""
+    """Play scripts; rank 0 writes how they ended."""
     first, count = int(sys.argv[1]), int(sys.argv[2])
     dist.init_process_group()
     ranks = dist.get_world_size()

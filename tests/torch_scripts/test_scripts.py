@@ -1,4 +1,4 @@
-"""Ten random scripts, on rings that other tests have built."""
+"""Ten random scripts, on rings that other tests also build."""
 
 import pytest
 
@@ -15,10 +15,10 @@ SEED = 20260
 
 @pytest.mark.parametrize(("options", "scripts"), [(Options(nodes=2, gradients="mx9"), 6), (Options(nodes=4), 4)])
 def test_scripts(tmp_path, monkeypatch, options, scripts):
-    """Weights and sums equal gloo's, bit for bit, or all ranks reject the same action."""
+    """Weights and sums are bit-identical to gloo's, or all ranks reject the same action."""
 
     def simulated(*, gradients, weights, optimizer, **rest):
-        # The nodes with mx9 that tests have would round weights as well.
+        # The mx9 nodes of other tests would also round weights.
         node = CONFIGS["mx9"] if gradients == "mx9" and optimizer is None else JOBS
         return simulate(node=node, optimizer=optimizer, **rest)
 

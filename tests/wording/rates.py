@@ -18,7 +18,7 @@ __all__ = ["EXCEPTIONS", "NAMES", "PHRASES", "Rate", "Text", "rates", "texts", "
 
 ROOT = Path(__file__).parents[2]
 
-#: Phrases as regular expressions, and their highest rate per 10,000 words in another project.
+#: Phrases as regular expressions, and their highest rate per 10,000 words in any of the five projects.
 PHRASES = {
     "behind": (r"behind", 0.5),
     "those that, those of, those which": (r"those (?:that|of|which)", 0.4),
@@ -34,7 +34,7 @@ PHRASES = {
     "go on, goes on": (r"go(?:es)? on", 0.0),
 }
 
-#: Variable names, and the highest rate per 1,000 functions in another project.
+#: Variable names, and their highest rate per 1,000 functions in any of the five projects.
 NAMES = {"found": 0.6, "given": 0.0, "one": 0.0, "place": 0.2, "mine": 0.0, "others": 0.0}
 
 #: Texts that are not counted, with the reason: none so far.
@@ -47,7 +47,7 @@ _C_COMMENT = re.compile(r"(?:^\s*|  |\t)//+ ?(.*)$|/\*(.*?)\*/", re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A text in a file: a docstring, a comment, a page or a help text."""
+    """A text and its file: a docstring, a comment, a page or a help text."""
 
     path: Path
     kind: str
@@ -105,7 +105,7 @@ def rates() -> list[Rate]:
 
 @functools.cache
 def variables() -> list[Rate]:
-    """Functions with a parameter or a variable of each name, per 1,000 functions."""
+    """Number of functions with a parameter or a variable of each name, per 1,000 functions."""
     functions, counts = 0, Counter[str]()
     for path in _sources("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,4 +1,4 @@
-"""Words of the project: rates of phrases and names that once far exceeded other projects' stay within limits."""
+"""Rates of phrases and names that were once much more frequent than in similar projects stay within limits."""
 
 import re
 
@@ -13,7 +13,7 @@ def test_rates(table):
 
 
 def test_limits():
-    """The limits are those of the plan for words, and each exception is a text that still exists."""
+    """The limits follow the rule in rates.py, and each exception is a text that still exists."""
     assert {row.name: row.limit for row in [*rates(), *variables()] if row.limit > 1} == pytest.approx({
         "what is, what it, what a, what the": 4.2, "of which, to which, in which": 8.85, "whose": 9.9, "others": 2.7,
         "so many, as many": 1.5, "beside, besides": 1.8, "tell, tells, told": 1.35})

@@ -28,7 +28,7 @@ class Option:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command:
     module: str  # module that is run
-    path: tuple[str, ...]  # names of the command
+    path: tuple[str, ...]  # names of the command and its subcommands
     options: tuple[Option, ...]
 
     @property
@@ -48,12 +48,12 @@ def walk(command: core.TyperCommand,
 
 
 def _kind(annotation: object) -> type:
-    """Type of an option; str for lists."""
+    """Type of an option's value; str for lists."""
     return annotation if isinstance(annotation, type) else str
 
 
 def _samples(kind: type, default: object, text: str, words: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Values that an option may have, by its type, its default and its help."""
+    """Values that an option may have, judging by its type, its default and its help."""
     if issubclass(kind, enum.Enum):
         return tuple(str(member.value) for member in kind)
     values = [] if default is None or callable(default) else [str(default)]
@@ -75,7 +75,7 @@ def _of_program() -> Iterator[Command]:
 
 
 class _Caught(BaseException):
-    """Carries the parser of a program that is about to parse its command line."""
+    """Exception that carries the parser of a program that is about to parse its command line."""
 
 
 def _parser(module: object) -> argparse.ArgumentParser:

@@ -52,7 +52,7 @@ def _misspelt(generator: random.Random, word: str) -> str:
 
 
 def _joined(option: Option, value: str) -> list[str]:
-    """Words of an option with a value, which may begin with a dash, or of an operand."""
+    """Words for an operand, or for an option and its value, which may begin with a dash."""
     return [f"{option.name}={value}"] if option.name else [value]
 
 
@@ -79,7 +79,7 @@ def _wrong_value(generator: random.Random, command: Command, words: list[str], t
 
 
 def _one_word(fits: Callable[[Option], Any], spoil: Callable[[random.Random, str], str]) -> Callable[..., Any]:
-    """A mistake in the last word: the misspelt name of a matching option."""
+    """Return a mistake that appends a matching option to the command line, with its name misspelt."""
     def mistake(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
         options = [option for option in command.options if fits(option)]
         if not options:
@@ -91,13 +91,13 @@ def _one_word(fits: Callable[[Option], Any], spoil: Callable[[random.Random, str
 
 
 def _operands(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
-    """One operand too many, or none where one is needed."""
+    """One operand too many, or no operand where one is needed."""
     needed = [option for option in command.options if not option.name and option.required]
     if needed and generator.random() < 0.5:
         taken.update(option.name for option in needed)
         return True
     words[:0] = ["x"] * (1 + sum(not option.name for option in command.options))
-    return not any(not option.name for option in command.options)  # otherwise they may belong to a script
+    return not any(not option.name for option in command.options)  # otherwise the operands may belong to a script
 
 
 def _wrong_command(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
@@ -108,7 +108,7 @@ def _wrong_command(generator: random.Random, command: Command, words: list[str],
 
 
 def _together(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
-    """Options that may have no effect together, or exclude each other."""
+    """Two options that may exclude each other or have no effect together."""
     options = [item for item in command.options if item.name and item.name not in taken]
     if len(options) < 2:
         return None
@@ -128,7 +128,7 @@ MISTAKES = {
 
 
 def draw(number: int, *, seed: int, commands: Sequence[Command] = COMMANDS) -> Case:
-    """Case by number: odd numbers use commands in rotation, the rest prefers commands with many options."""
+    """Draw a case by number: odd numbers rotate through commands, even ones prefer those with many options."""
     generator = random.Random(f"{seed}/{number}")
     command = commands[number // 2 % len(commands)] if number % 2 else generator.choices(
         commands, [1 + len(item.options) for item in commands])[0]

@@ -14,10 +14,10 @@ from pathlib import Path
 from sim.verilated.processes import status
 from tests.wrong_commands.draw import Case, prepare
 
-#: Seconds of work after which no error may come, after which a command counts as legal and is ended, and seconds that
-#: it may wait or need to end.
+#: Processor seconds after which errors are too late, and after which a command counts as legal and is ended; seconds
+#: to wait, and to end.
 SECONDS, LEGAL, WAITS, ENDS = 10.0, 12.0, 150.0, 60.0
-#: Bytes of address space, and lines and characters of an error.
+#: Limits: bytes of address space, and lines and characters of an error message.
 MEMORY, LINES, LENGTH = 4 << 30, 3, 3000
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -29,13 +29,13 @@ class Outcome:
 
     code: int  # exit code
     seconds: float  # processor time of all of its processes
-    legal: bool  # whether it was working when it was ended
+    legal: bool  # whether it was still working when it was ended
     error: str  # standard error
     wrong: list[str]  # all violated requirements
 
 
 class Family:
-    """A process, its descendants in any session, and the ``seconds`` of processor time at the last check."""
+    """A process and its descendants in any session, with their processor time, ``seconds``, at the last check."""
 
     def __init__(self, process: int) -> None:
         self._process, self._seen, self.seconds = process, {process: ""}, 0.0
@@ -66,7 +66,7 @@ class Family:
 
 
 def _child(case: Case, folder: Path) -> None:
-    """Run the command line in this process, and end it."""
+    """Run the command line in this process, and end the process."""
     code = 70
     try:
         os.setsid()
@@ -98,7 +98,7 @@ def _child(case: Case, folder: Path) -> None:
 
 
 def _verdict(case: Case, outcome: Outcome, printed: str) -> list[str]:
-    """All violated requirements."""
+    """List all violated requirements."""
     error, wrong = outcome.error.strip("\n"), []
     lines = [line for line in error.splitlines() if not line.startswith((" ", "usage:"))]  # no argparse help
     if "Traceback" in error + printed:
@@ -123,7 +123,7 @@ def _verdict(case: Case, outcome: Outcome, printed: str) -> list[str]:
 
 
 def survivors(family: Family) -> int:
-    """Number of processes that are still alive some time after the first one has ended; they are killed."""
+    """Kill the processes still alive some time after the first one has ended, and return their number."""
     limit = time.monotonic() + 3
     while family.look() and time.monotonic() < limit:
         time.sleep(0.05)
@@ -133,7 +133,7 @@ def survivors(family: Family) -> int:
 
 
 def play(case: Case, folder: Path, *, work: float = LEGAL) -> Outcome:
-    """Outcome of a command line in an empty folder; after some processor seconds of work it is ended."""
+    """Run a command line in an empty folder for a limited processor time, and return its outcome."""
     folder.mkdir(parents=True)
     prepare(folder)
     sys.stdout.flush()

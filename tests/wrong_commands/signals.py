@@ -1,4 +1,4 @@
-"""Signals to commands while modules are imported and while they work, and the outcome of each."""
+"""Signals sent to commands while they import modules and while they work, and the outcome of each."""
 
 import dataclasses
 import os
@@ -14,12 +14,12 @@ from tests.wrong_commands.play import Family, survivors
 
 ROOT = Path(__file__).parents[2]
 
-#: Processor seconds of a command before a signal is sent: during imports, after them, and during a build or work.
+#: Processor time of a command, in seconds, when a signal is sent: during imports, after them, or during work.
 MOMENTS = (0.3, 2.5, 6.0)
-#: Seconds to the end, and additional seconds for a busy machine; seconds that a command may wait.
+#: Seconds in which a command must end, extra seconds for a busy machine, and seconds that it may wait.
 ENDS, SLACK, WAITS = 10.0, 20.0, 200.0
 
-#: A run with a straggler that takes a thousand times as long as the other ranks.
+#: A run with a straggler that takes a thousand times longer than the other ranks.
 LATE = ("train", "--straggler", "3:1000", "--quorum", "3", "--stale-gradients", "drop", "--cycles", "100000000")
 
 _SCRIPT = "import time\nimport torch.distributed\ntorch.distributed.init_process_group()\ntime.sleep(100)\n"
@@ -30,8 +30,8 @@ class Sent:
     module: str
     words: tuple[str, ...]
     number: int  # number of the signal
-    moment: float  # processor seconds of the command and of its programs
-    twice: bool = False  # whether it is sent again soon
+    moment: float  # processor seconds of the command and its programs before the signal is sent
+    twice: bool = False  # whether the signal is sent again soon
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Signalled:
 
 
 def plan(commands: Sequence[Command] = COMMANDS, moments: Sequence[float] = MOMENTS) -> list[Sent]:
-    """Each signal to each command, with required operands only, at one moment after another."""
+    """Each signal to each command, at each of the moments; commands have only their required operands."""
     planned = []
     for command in commands:
         needed = [option.samples[0] for option in command.options if not option.name and option.required]
@@ -57,7 +57,7 @@ def plan(commands: Sequence[Command] = COMMANDS, moments: Sequence[float] = MOME
 
 
 def hear_interrupts() -> None:
-    """Make a program receive SIGINT, even if the tests run in the background and ignore it."""
+    """Make a program receive SIGINT, even if the tests run in the background, where it is ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

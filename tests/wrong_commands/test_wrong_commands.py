@@ -1,4 +1,4 @@
-"""Some invalid command lines, and some signals; ``make wrong-commands`` runs 200, and signals to all commands."""
+"""A few invalid command lines and signals; ``make wrong-commands`` runs 200, and signals to all commands."""
 
 import signal
 import subprocess
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_draw():
-    """All commands and kinds of mistakes are drawn, and most options; a number always gives the same case."""
+    """All commands, all kinds of mistakes and most options are drawn; a number always gives the same case."""
     cases = [draw(number, seed=1) for number in range(2000)]
     assert cases == [draw(number, seed=1) for number in range(2000)]
     assert {case.command for case in cases} == {command.name for command in COMMANDS}

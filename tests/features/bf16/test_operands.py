@@ -19,7 +19,7 @@ NAN = 0x7FC0_0000
 
 
 class Pair(wiring.Component):
-    """Rounders of a row and of a column, and their multiplier."""
+    """A row rounder and a column rounder, connected to a multiplier."""
 
     latency = BFloat16Rounder.latency + BFloat16Multiplier.latency
 
@@ -43,7 +43,7 @@ def pair():
 
 
 def products(pair, a, b, opens=0):
-    """Products of pairs, one in each cycle."""
+    """Multiply pairs of numbers on the unit, one pair per cycle."""
     length = len(a) + Pair.latency
     inputs = {name: np.resize(np.asarray(values, np.uint32), length) for name, values in
               (("a", a), ("b", b), ("opens", opens))}
@@ -51,7 +51,7 @@ def products(pair, a, b, opens=0):
 
 
 def library(a, b):
-    """Products from an independent library: rounded to bfloat16, multiplied in binary64, and flushed."""
+    """Products computed with ml_dtypes: rounded to bfloat16, multiplied in binary64, and flushed to zero."""
     with np.errstate(all="ignore"):
         left, right = (np.asarray(x, np.uint32).view(np.float32).astype(ml_dtypes.bfloat16) for x in (a, b))
         left, right = (np.where(np.abs(x.astype(np.float64)) < 2.0**-126, np.copysign(0, x.astype(np.float64)),
@@ -65,7 +65,7 @@ test_parameters = refused_values(BFloat16Rounder, {}, "exact", [None, 1], "exact
 
 
 def test_products(pair):
-    """Products are correct for all kinds of numbers, including pairs near the least normal number and the largest."""
+    """Products are correct for all kinds of numbers, and near the smallest and the largest normal number."""
     for seed, kind in enumerate(KINDS, start=1):
         print(f"seed {seed}")
         generator = np.random.default_rng(seed)
@@ -90,7 +90,7 @@ def test_corners(pair):
 
 
 def test_numbers_that_open_a_sum(pair):
-    """A number that opens a sum passes unchanged between products, whatever the other factor is."""
+    """The initial value of a sum passes through unchanged, whatever the other factor is."""
     generator = np.random.default_rng(1)
     a, b = draw(generator, "bits", 2, 20_000)
     opens = generator.random(20_000) < 0.5

@@ -41,7 +41,7 @@ def _fixed(array, beats):
 
 
 def _drive(generator, *array, count=16):
-    """Tiles of all forms and lengths, with and without initial values."""
+    """Draw tiles of all forms and lengths, with and without initial values."""
     return _fixed(array, _tiles(generator, *array[:2], count=count))
 
 
@@ -73,7 +73,7 @@ test_offers_stand_for_all_time = offers(lambda: BlockArray(rows=1, columns=2, co
 
 @pytest.mark.parametrize("array", ARRAYS)
 def test_throughput(array):
-    """Tiles of whole blocks follow each other without a bubble, even short ones, and the latency is exact."""
+    """Tiles of whole blocks, even short ones, run back to back without a bubble, and with the exact latency."""
     component = BENCH.make(*array)
     generator = np.random.default_rng(1)
     beats = mac_array.concatenate([
@@ -88,7 +88,7 @@ def test_throughput(array):
 
 @pytest.mark.parametrize("array", ARRAYS)
 def test_sums_of_decoded_numbers(array):
-    """Sums equal exact dot products of decoded numbers, each rounded when it is added, computed with fractions."""
+    """Sums equal the exact dot products of decoded blocks, computed with fractions and added in binary32."""
     rows, columns, name = array
     generator = np.random.default_rng(2)
     terms = 37
@@ -114,10 +114,10 @@ def test_sums_of_decoded_numbers(array):
             assert total == got[number, column]
 
 
-#: By array: sums of products of two rows, with or without an initial value.
+#: For each array: a row, a column, an initial value or None, and the expected dot product.
 KNOWN = {ARRAYS[0]: (
     ([1.0] * 16, [1.0] * 16, None, 16.0),
-    ([1.0] * 17, [1.0] * 17, 2.0**-24, 17.0),  # 16 + 2^-24 is rounded, and so is the next sum
+    ([1.0] * 17, [1.0] * 17, 2.0**-24, 17.0),  # both 16 + 2^-24 and the next sum are rounded
     ([0.0] * 3, [-1.0] * 3, -0.0, 0.0),
     ([1e-30] * 16, [1e-30] * 16, None, 0.0),
     ([3e38] * 16, [3e38] * 16, None, np.inf),
@@ -125,25 +125,25 @@ KNOWN = {ARRAYS[0]: (
     ([1.0, np.inf], [0.0, 0.0], None, np.nan),
     ([np.nan], [1.0], None, np.nan),
     ([1e-40] * 16, [1e38] * 16, None, 0.0),  # subnormal numbers are zeros
-    ([1.0] + [2.0**-9] * 15, [1.0] * 16, None, 1.0),  # the other products are lost below the block's exponent
+    ([1.0] + [2.0**-9] * 15, [1.0] * 16, None, 1.0),  # 2^-9 is below the resolution of the block
 ), ARRAYS[3]: (
     ([6.0] * 32, [0.5] * 32, None, 96.0),
     ([1.0] * 33, [1.0] * 33, None, 33.0),
-    ([7.0] * 32, [1.0] * 32, None, 256.0),  # rounded up to 8 at a scale of 2, not down to 6
-    ([6.0] + [0.25] * 31, [1.0] * 32, None, 6.0),  # halfway to the smallest element, which is odd
-    ([6.0] + [0.75] * 31, [1.0] * 32, None, 37.0),  # halfway to 1, which is even
-    ([6.0000005] + [0.75] * 31, [1.0] * 32, None, 37.0),  # 6 and 1, at a scale of 2
+    ([7.0] * 32, [1.0] * 32, None, 256.0),  # 7 is rounded up to 8 at a scale of 2, not down to 6
+    ([6.0] + [0.25] * 31, [1.0] * 32, None, 6.0),  # 0.25 is halfway between 0 and 0.5, and 0 is even
+    ([6.0] + [0.75] * 31, [1.0] * 32, None, 37.0),  # 0.75 is halfway between 0.5 and 1, and 1 is even
+    ([6.0000005] + [0.75] * 31, [1.0] * 32, None, 37.0),  # encoded as 6 and 1, at a scale of 2
     ([1e-20] * 32, [-1e-20] * 32, -0.0, -0.0),
     ([3e38] * 2, [3e38] * 2, 1.0, np.inf),
     ([0.0] * 31 + [np.inf], [0.0] * 32, None, np.nan),
     ([2.0**-126] * 32, [2.0**120] * 32, 0.5, 0.5 + 2.0**-1),
 ), ARRAYS[4]: (
-    ([6.0] * 16, [0.5] * 16, None, 96.0 * 33 / 64),  # a scale of 11 / 128 for 1 / 12
+    ([6.0] * 16, [0.5] * 16, None, 96.0 * 33 / 64),  # the scale 1 / 12 is rounded to 11 / 128
     ([448.0 * 6] * 17, [-6.0] * 17, 1.0, 1 - 17 * 448.0 * 36),
     ([1e38] * 16, [3e38] * 16, None, 16 * 2688.0**2),  # the largest scale is 448
     ([2.0**-10] * 16, [2.0**-10] * 16, None, 2.0**-16),
-    ([2.0**-11] * 16, [1.0] * 16, None, 0.0),  # halfway to the smallest number
-    ([9 * 2.0**-9] * 16, [6.0] * 16, -0.0, 16 * 6 * 8 * 2.0**-9),  # 4, at a scale of 2 ** -8, which is subnormal
+    ([2.0**-11] * 16, [1.0] * 16, None, 0.0),  # halfway between 0 and the smallest number
+    ([9 * 2.0**-9] * 16, [6.0] * 16, -0.0, 16 * 6 * 8 * 2.0**-9),  # elements are 4, at the subnormal scale 2 ** -8
     ([0.0] * 15 + [np.inf], [0.0] * 16, None, np.nan),
     ([1.0], [np.nan], 2.0, np.nan),
     ([1e-40] * 16, [1e38] * 16, 2.0**-149, 2.0**-149),
@@ -153,7 +153,7 @@ KNOWN = {ARRAYS[0]: (
 @pytest.mark.parametrize(("array", "a", "b", "initial", "want"), [
     (array, *case) for array, cases in KNOWN.items() for case in cases])
 def test_known_answers(array, a, b, initial, want):
-    """The sum of a known row and column is right at every position of a tile, and in the golden model."""
+    """Known dot products are correct at every position of a tile, and in the golden model."""
     rows, columns, _ = array
     starts = 0 if initial is None else rows
     count = starts + len(a)
@@ -172,7 +172,7 @@ def test_known_answers(array, a, b, initial, want):
 
 
 def test_common_initial_values():
-    """One round of initial values for all rows is equivalent to one round per row."""
+    """Initial values shared by all rows give the same results as one round of the same values per row."""
     rows, columns, _ = array = ARRAYS[0]
     generator = np.random.default_rng(3)
     tiles = [tile_of(generator, "ordinary", rows=rows, columns=columns, rounds=20, initial=True, tile=2)

@@ -33,18 +33,18 @@ def _rounder(name):
 
 @functools.cache
 def _scaled_rounder(power):
-    """The rounder of NVFP4 with a tensor scale."""
+    """Block form, rounder and golden codec of NVFP4 with a tensor scale of 2 ** power."""
     form = form_of(NVFP4(tensor_scale=2.0**power))
     return form, Unit(form.rounder()), nvfp4.NVFP4(tensor_scale=2.0**power)
 
 
 def _opened(bits):
-    """Fields of decoded numbers, as the block former receives them."""
+    """Sign, exponent and fraction of binary32 numbers."""
     return bits >> 31, bits >> 23 & 0xFF, bits & 0x7F_FFFF
 
 
 def _run(rounder, bits):
-    """Factors and scales of whole blocks of numbers, one after another."""
+    """Round consecutive blocks of numbers; return the factors and the scale of each block."""
     form, unit, model = rounder
     sign, exponent, fraction = _opened(bits.astype(np.int64))
     lost = FP32.fraction_bits - form.kept
@@ -70,7 +70,7 @@ def _run(rounder, bits):
 
 
 def _edges(model, generator, *, peak):
-    """Blocks with a given peak exponent, and other elements around the rounding thresholds."""
+    """Blocks with a given peak exponent in the first element; most elements are near rounding thresholds."""
     places = np.arange(1, 256) / 16
     thresholds = np.concatenate([places, np.nextafter(places, 0, dtype=np.float64)]) * 2.0 ** (peak - 127 - 3)
     near = thresholds.astype(np.float32).view(np.uint32)
@@ -92,7 +92,7 @@ def _check(rounder, bits, message):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_rounding(name):
-    """Factors and exponents equal the golden codec's around every step, for any bits, and at both extremes."""
+    """Factors and exponents equal the golden codec's near rounding thresholds and for random bits of any size."""
     rounder = _, _, model = _rounder(name)
     generator = np.random.default_rng(1)
     for peak in (1, 2, 3, 4, 5, 117, 121, 127, 253, 254):
@@ -106,7 +106,7 @@ def test_rounding(name):
 
 @pytest.mark.parametrize("power", [0, -115, 116])
 def test_every_place_of_nvfp4(power):
-    """Every block around a change of the scale or of an element is rounded like the golden codec."""
+    """Blocks on both sides of every change of a scale or an element are rounded as in the golden codec."""
     rounder = _scaled_rounder(power)
     _check(rounder, every_place(rounder[2]).ravel(), f"{power=}")
 
@@ -125,7 +125,7 @@ def test_special(name):
 
 
 def test_magnitudes():
-    """Elements of E2M1 are the numbers of the specification, in units of half the block's scale."""
+    """Factors of E2M1 are the specified element values, in units of half the block's scale."""
     numbers = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
     for name in ("mxfp4_e2m1", "mxfp4_e2m1_up", "nvfp4"):
         rounder = form, _, model = _rounder(name)

@@ -27,14 +27,14 @@ def _former(rows, columns, name):
 
 
 def _tiles(generator, former, lengths, *, kinds=KINDS):
-    """Beats of tiles with ``lengths`` terms; some tiles begin with initial values."""
+    """Beats of one tile per entry of ``lengths``, with that many terms; some tiles begin with initial values."""
     return [tile_of(generator, kinds[number % len(kinds)], rows=former[0], columns=former[1], rounds=int(rounds),
                     initial=generator.random() < 0.3, tile=int(generator.integers(3)))
             for number, rounds in enumerate(lengths)]
 
 
 def _blocks(model, tiles):
-    """Golden blocks in order: factors as (slots, lanes, terms), exponents as (slots, lanes), and marks."""
+    """Expected blocks in order, each as factors (slots, lanes, terms), exponents (slots, lanes), and marks."""
     blocks = []
     for number, beats in enumerate(tiles):
         terms = ~beats.initial
@@ -59,7 +59,7 @@ def _run(former, tiles, *, source="none", room=True, cycles=None, seed=1):
 
 
 def _elements(layout, values):
-    """Elements of an array in ports of at most 64 bits, as (cycles, elements)."""
+    """Unpack the elements of an array port, as (cycles, elements)."""
     shape = Shape.cast(layout.elem_shape)
     parts = values.astype(np.int64)[:, None] >> np.arange(layout.length) * shape.width & (1 << shape.width) - 1
     return parts - (parts >> shape.width - 1 << shape.width) if shape.signed else parts
@@ -92,7 +92,7 @@ def _check(former, tiles, trace, *, seed):
 @pytest.mark.parametrize("former", FORMERS)
 @pytest.mark.parametrize("source", STALLS)
 def test_blocks(former, source):
-    """Tiles of whole and partial blocks give the right factors and exponents per slot, and marks per block."""
+    """Tiles of whole and partial blocks give the expected factors and exponents per slot, and marks per block."""
     _, unit, model = _former(*former)
     seed = 1 + STALLS.index(source)
     print(f"seed {seed}")
@@ -108,7 +108,7 @@ def test_blocks(former, source):
 
 @pytest.mark.parametrize("former", FORMERS)
 def test_pace(former):
-    """Whole blocks follow each other in every cycle, and factors follow the last beat by the latency."""
+    """Whole blocks are accepted without a pause, and each block starts ``latency`` cycles after its last beat."""
     component, unit, model = _former(*former)
     generator = np.random.default_rng(2)
     tiles = [tile_of(generator, "ordinary", rows=former[0], columns=former[1], rounds=model.block, initial=False,
@@ -122,7 +122,7 @@ def test_pace(former):
 
 @pytest.mark.parametrize("former", FORMERS)
 def test_room(former):
-    """Without room no tile begins, a tile that has begun continues, and beats are held when both halves are full."""
+    """Without ``room`` no tile begins, the current one continues, and input stops if both buffer halves are full."""
     _, unit, model = _former(*former)
     generator = np.random.default_rng(3)
     tiles = _tiles(generator, former, [2 * model.block, model.block, 3 * model.block], kinds=["ordinary"])
@@ -143,7 +143,7 @@ def test_room(former):
 
 @pytest.mark.parametrize("former", FORMERS)
 def test_openings(former):
-    """Initial values leave one cycle after their arrival, with their bank, slot and row."""
+    """Initial values are output one cycle after they arrive, with the right bank, slot and row."""
     rows, columns, _ = former
     _component, unit, _ = _former(*former)
     generator = np.random.default_rng(4)
@@ -164,7 +164,7 @@ def test_openings(former):
 
 @pytest.mark.parametrize("former", FORMERS)
 def test_reset(former):
-    """A reset in the middle of a block, while it is stored or read, leaves no trace of it."""
+    """After a reset in the middle of a block, while it is stored or read, the next tiles are correct."""
     _, unit, model = _former(*former)
     generator = np.random.default_rng(5)
     cycles = SLOTS * model.block

@@ -19,7 +19,7 @@ from sim.verilated.vectors import Unit
 
 #: Rows, columns and formats of the simulated units.
 SUMS = ((2, 4, "mx9"), (2, 4, "mxfp4_e2m1"), (2, 4, "nvfp4"))
-#: Sum of both exponents at which a total of 1 represents the number 1.
+#: By format: sum of the two block exponents at which a total of 1 represents the number 1.
 ONE = {"mx9": 254 + 14, "mxfp4_e2m1": 254 + 6, "nvfp4": 254 + 2}
 NAN, LARGEST = 0x7FC0_0000, 0x7F7F_FFFF
 
@@ -43,7 +43,7 @@ def _sums(rows, columns, name):
 
 
 def _numbers(name, tile):
-    """Dot products in binary32."""
+    """Convert a tile's dot products to binary32."""
     exact = np.ldexp(tile.totals.astype(float), tile.exponents - ONE[name])
     with np.errstate(over="ignore"):
         rounded = np.where(np.abs(exact) < 2.0**-126, np.copysign(0.0, exact), exact).astype(np.float32)
@@ -51,7 +51,7 @@ def _numbers(name, tile):
 
 
 def _results(sums, tile):
-    """Results of a tile in the order: elements, row, group."""
+    """Expected results of a tile, in output order, as arrays of elements, rows and groups."""
     rows, columns, _ = sums
     total = np.zeros((SLOTS, rows * columns), np.uint32) if tile.initial is None else tile.initial
     for number in _numbers(sums[2], tile):
@@ -129,7 +129,7 @@ def _random(generator, sums, blocks, *, initial=False, common=False):
 
 @pytest.mark.parametrize("sums", SUMS)
 def test_edges(sums):
-    """Exact numbers keep their signs at both ends of binary32, as zeros and NaNs, and added to -0.0."""
+    """Totals that become zeros, infinities, NaNs or extreme numbers are converted exactly, and added to -0.0."""
     rows, columns, name = sums
     ref = ONE[name]
     minus, infinite = 1 << 31, 0x7F80_0000
@@ -155,7 +155,7 @@ def test_edges(sums):
 @pytest.mark.parametrize("sums", SUMS)
 @pytest.mark.parametrize("sink", STALLS)
 def test_sums(sums, sink):
-    """Tiles of all forms are right, from zero and from individual or common initial values, with slow sinks."""
+    """Tiles of all forms are correct, with no, individual or common initial values, and with slow sinks."""
     seed = 1 + STALLS.index(sink)
     print(f"seed {seed}")
     generator = np.random.default_rng(seed)
@@ -168,7 +168,7 @@ def test_sums(sums, sink):
 
 @pytest.mark.parametrize("sums", SUMS)
 def test_pace(sums):
-    """Results follow the last block of a tile by the latency, one element per cycle, tile after tile."""
+    """Each tile's results begin at a fixed time after the start of its last block, one row per ``columns`` cycles."""
     rows, columns, _ = sums
     component, _, _ = _sums(*sums)
     tiles = [_random(np.random.default_rng(7), sums, 1) for _ in range(BANKS + 2)]
@@ -180,10 +180,10 @@ def test_pace(sums):
 
 @pytest.mark.parametrize("sums", SUMS)
 def test_room(sums):
-    """There is room until the maximum number of held tiles have begun, and again as soon as one has been read."""
+    """``room`` is high until ``BANKS`` tiles have begun, and again as soon as one of them has been read."""
     tiles = [_random(np.random.default_rng(8), sums, 1) for _ in range(BANKS)]
     begun = np.zeros(3000, bool)
-    begun[2000:] = True  # when the output is ready
+    begun[2000:] = True  # the output is ready from here on
     trace, _starts = _run(sums, tiles, ready=begun, spare=3000)
     begins = np.flatnonzero(trace["begins"])
     room = trace["room"].astype(bool)

@@ -1,4 +1,4 @@
-"""Tests by hand of the golden models of the encoder's and the decoder's cycles."""
+"""Known cycles of the golden models of the encoder and the decoder."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ def flags(text):
 
 
 def test_encoder_by_hand():
-    """One table word per cycle, offered two cycles later; the first eight indices wait for it in a register."""
+    """One table word per cycle, offered two cycles later; the first eight indices wait in a register meanwhile."""
     always, table = np.ones(12, bool), CentroidTable(centroids=4)
     trace = trace_encoder(table, [32], lanes=8, table_willing=always, willing=always, ready=always)
     assert trace.scan_ready.tolist() == flags("####....####")
@@ -33,7 +33,7 @@ def test_decoder_by_hand():
     assert trace.offered.tolist() == [-1] * 9 + [0, 1, 2, 3] + [-1] * 3
     stalled = trace_decoder(table, [packet], lanes=8, willing=always, ready=np.arange(16) >= 12)
     assert stalled.offered.tolist() == [-1] * 9 + [0, 0, 0, 0, 1, 2, 3]
-    # Loaded decoders accept the first eight immediately.
+    # A loaded decoder accepts the first eight indices immediately.
     loaded = CentroidTable(centroids=4, loaded=True)
     trace = trace_decoder(loaded, [packet[4:]], lanes=8, willing=always, ready=always)
     assert trace.offered.tolist() == [-1] * 5 + [0, 1, 2, 3] + [-1] * 7

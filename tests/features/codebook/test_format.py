@@ -20,12 +20,12 @@ units = pytest.mark.parametrize(("centroids", "lanes"), UNITS)
 
 
 def gateware(table):
-    """Parameters of the gateware unit that corresponds to a model."""
+    """Gateware parameters that correspond to a golden model's."""
     return hardware.CentroidTable(**vars(table))
 
 
 def _packets(generator, centroids, total):
-    """Tables with matching indices of varying lengths."""
+    """Draw tables, and index vectors of varying lengths for them."""
     tables, indices = [], []
     while sum(map(len, indices)) < total:
         tables.append(generator.integers(0, 1 << 32, centroids, dtype=np.uint32))
@@ -54,7 +54,7 @@ def _make(kind, centroids, lanes, loaded=False):
 
 
 def _drive(generator, kind, centroids, lanes, loaded=False):
-    """Packets with tables; for a loaded decoder, packets without tables that all use the first table."""
+    """Draw packets with tables or, if ``loaded``, without; loaded decoders use the first table for all packets."""
     tables, indices = _packets(generator, centroids, 2_000 * lanes)
     table, unit = CentroidTable(centroids=centroids, loaded=loaded), BENCH.unit(kind, centroids, lanes, loaded)
     of = tables[0] if loaded else None
@@ -101,7 +101,7 @@ def test_loading():
 
 @units
 def test_throughput(centroids, lanes):
-    """One beat per cycle from first to last, and the number of words that the formula gives."""
+    """One beat per cycle from first to last, and the number of words given by the formula."""
     table = CentroidTable(centroids=centroids)
     generator = np.random.default_rng(1)
     of, indices = generator.integers(0, 1 << 32, centroids), generator.integers(0, centroids, 4096)
@@ -127,7 +127,7 @@ def test_throughput(centroids, lanes):
 
 @pytest.mark.parametrize("kind", STALLS)
 def test_indices_apart(kind):
-    """Without expansion, the table leaves on one stream and the indices on another."""
+    """Without expansion, the decoder outputs the table and the indices on separate streams."""
     table = CentroidTable()
     tables, indices = _packets(np.random.default_rng(1), 16, 2_000)
     streams = [table.encode(packet, of) for packet, of in zip(indices, tables, strict=True)]
@@ -147,7 +147,7 @@ def test_indices_apart(kind):
 
 @pytest.mark.parametrize("length", [1, 15, 17, 40])
 def test_wrong_tables(length):
-    """Missing elements become zeros, surplus ones are discarded, and the next packet is decoded correctly."""
+    """Missing table words become zeros, surplus ones are discarded, and the next packet is encoded correctly."""
     table = CentroidTable()
     unit = BENCH.unit(Encoder, 16, 8)
     unit.reset()
@@ -164,7 +164,7 @@ def test_wrong_tables(length):
 
 @units
 def test_decoder_short_packets(centroids, lanes):
-    """A packet cut anywhere is reported and yields only whole groups of eight; the next one is decoded correctly."""
+    """A packet truncated within its table or a group of indices is reported; the next one is decoded correctly."""
     table = CentroidTable(centroids=centroids)
     generator = np.random.default_rng(1)
     words = table.encode(generator.integers(0, centroids, 70), generator.integers(0, 1 << 32, centroids))

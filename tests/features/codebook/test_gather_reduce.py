@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Products with indices of centroids: hdl/features/codebook/gather_reduce.py."""
+"""Matrix-vector products with centroid indices: hdl/features/codebook/gather_reduce.py."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def _make(centroids, lanes, *widths):
 
 
 def _bits(values, shape):
-    """Bits of signed numbers."""
+    """Two's complement of signed numbers in the width of ``shape``."""
     return np.asarray(values, np.int64) & (1 << shape.width) - 1
 
 
@@ -50,14 +50,14 @@ def _tables(component, *tables):
 
 
 def _loaded(case, table, indices, inputs):
-    """Matrices of (lanes, columns), and vectors, for a unit loaded with a table."""
+    """Load a table; feed matrices of (lanes, columns) and their input vectors."""
     component, unit = BENCH.make(*case), BENCH.unit(*case)
     unit.load = _tables(component, table)
     layout = component.i.payload.shape()
     columns = pack(layout, {
         "input": _bits(np.concatenate(inputs), layout["input"].shape),
         "indices": np.concatenate([rows.T for rows in indices]), "last": _lasts(inputs)})
-    # The dense product with the expanded matrix.
+    # The expected sums are dense products with the expanded matrix.
     sums = np.array([np.asarray(table, np.int64)[rows] @ x for rows, x in zip(indices, inputs, strict=True)])
     return Drive({"i": columns} | unit.no_more(), (case[0], [len(x) for x in inputs], sums),
                  cycles=len(columns) + 2 * component.latency)
@@ -89,7 +89,7 @@ test_reset = BENCH.resets([(16, 8)], (1, 9, 25, 60), count=1_000)
 
 @pytest.mark.parametrize("case", CASES)
 def test_throughput(case):
-    """Rows of k + overhead columns have no bubbles, k multiplications per output, and the stated latency."""
+    """Rows of k + overhead columns run without a bubble, with k multiplications and the stated latency per row."""
     centroids, lanes = case
     length = centroids + MatrixVector.overhead
     generator = np.random.default_rng(1)
@@ -105,7 +105,7 @@ def test_throughput(case):
 
 @pytest.mark.parametrize("widths", [(18, 18, 35), (8, 18, 24)])
 def test_extremes(widths):
-    """The largest numbers of both signs fill every bit of the sums."""
+    """The extreme inputs and centroids of both signs do not overflow the longest sums."""
     inputs, centroids, sums = widths
     low, high = -(1 << (inputs - 1)), (1 << (inputs - 1)) - 1
     length = (1 << (sums - 1)) // -low if sums < 30 else 5_000
@@ -117,7 +117,7 @@ def test_extremes(widths):
 
 
 def test_product_from_a_packet():
-    """Table and indices come from a decoder: a matrix of 8 rows that leaves one centroid unused."""
+    """A table and indices from a decoder give the right product for a matrix of 8 rows with one unused centroid."""
     generator = np.random.default_rng(1)
     table = CentroidTable()
     matrix = generator.integers(0, 15, (8, 40))
@@ -137,7 +137,7 @@ def test_product_from_a_packet():
 
 @pytest.mark.parametrize("length", [3, 17])
 def test_wrong_tables(length):
-    """Tables of a wrong length are reported; the sums are cleared at the same time."""
+    """Tables of a wrong length are reported; after a reset the sums are cleared within 16 cycles."""
     unit = BENCH.unit(16, 8)
     unit.load = None
     unit.reset()
@@ -149,7 +149,7 @@ def test_wrong_tables(length):
 
 
 def test_first_offers_stand():
-    """The first result of one column comes in cycle 15: 4 for the sums, 1 for the column, and the latency."""
+    """Offers stand until accepted, up to the first result in cycle 15: 4 to clear sums, 1 column, and the latency."""
     unit = MatrixVector(table=gateware(CentroidTable(centroids=4)), lanes=1, input_width=2, centroid_width=2,
                         accumulator_width=18)
     assert 4 + 1 + unit.latency == 15

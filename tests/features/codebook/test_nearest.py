@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The search for the nearest centroid: hdl/features/codebook/nearest.py."""
+"""Search for the nearest centroid: hdl/features/codebook/nearest.py."""
 
 from fractions import Fraction
 
@@ -17,7 +17,7 @@ from tests.refusals import refused_values, refuses
 
 
 def _numbers(generator, table):
-    """Numbers of any kind, and numbers next to the midpoints of centroids."""
+    """Random and special numbers, and numbers next to the midpoints of centroids."""
     bounds = table.view(np.float32).astype(np.float64)
     middles = ((bounds[:-1] + bounds[1:]) / 2).astype(np.float32)
     near = [middles, np.nextafter(middles, np.float32(np.inf)), np.nextafter(middles, np.float32(-np.inf))]
@@ -35,7 +35,7 @@ def test_lanes():
 
 
 def _loaded(centroids, lanes, table, arrays):
-    """Packets of numbers for a unit loaded with a table."""
+    """Load a table and feed packets of numbers."""
     parameters, unit = CentroidTable(centroids=centroids, loaded=True), BENCH.unit(centroids, lanes)
     bounds = parameters.bounds(table)
     unit.load = packets.words([bounds])

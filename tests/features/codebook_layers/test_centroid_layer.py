@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Layers with indices as weights, from memory to memory: hdl/features/codebook_layers/centroid_layer.py."""
+"""Layers with centroid indices as weights, memory to memory: hdl/features/codebook_layers/centroid_layer.py."""
 
 import functools
 
@@ -30,7 +30,7 @@ def _flat(memories):
 
 
 def _run(parameters, jobs, memories, *, cycles, paces=None, note=""):
-    """Run jobs, compare all memories, and return the cycles in which they begin and end."""
+    """Run jobs, compare all memories, and return the start and end cycles of the jobs."""
     _, bench = _unit(*parameters)
     bench.reset()
     bench.load(memories)
@@ -59,7 +59,7 @@ test_parameters = refused(CentroidLayer, {"lanes": 4, "memory_rows": 64}, [
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_cycles(unit):
-    """Jobs of all shapes and kinds of numbers give the right bits, cycles and k multiplications per output."""
+    """Jobs of all shapes give bit-exact results in the stated cycles, with k multiplications per output."""
     lanes, centroids, _ = unit
     generator = np.random.default_rng(lanes)
     shapes = [(1, 1, 1), (8, 8, lanes), (8, 2 * lanes, 2 * lanes), (9, 9, lanes + 1), (30, 64, 10), (7, 1, 3)]
@@ -89,7 +89,7 @@ def test_stalls(unit):
 
 
 def test_fixed_point():
-    """With exact sums, the result has the bits of the dense product with the expanded matrix."""
+    """With exact sums, the result is bit-identical to the dense product with the expanded matrix."""
     lanes, centroids, _ = UNITS[0]
     for seed in range(1, 4):
         generator = np.random.default_rng(seed)
@@ -122,12 +122,12 @@ def test_begins_after_a_reset():
     job.instruction.run(_flat(memories))
     for actual, wanted in zip(bench.contents(), memories, strict=True):
         np.testing.assert_array_equal(actual, wanted)
-    # The table arrives long before the last of 8 * 16 cycles, and waits.
+    # The table arrives long before the sums are clear, after 8 * 16 cycles, and waits.
     assert _cycles(UNITS[0], job) + 8 * centroids - 10 < end - begin <= _cycles(UNITS[0], job) + 8 * centroids
 
 
 def test_reset():
-    """A reset at any point of a job leaves no trace after the sums have been cleared."""
+    """After a reset at any point of a job, and once the sums are cleared, the next job is correct."""
     lanes, centroids, _ = UNITS[1]
     generator = np.random.default_rng(1)
     before, after = (draw_job(generator, lanes=lanes, centroids=centroids, most=12, gradient=True) for _ in range(2))

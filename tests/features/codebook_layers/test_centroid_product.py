@@ -48,12 +48,12 @@ def _case(generator, job, kind, lanes, centroids, columns):
 
 
 def _rows(rows):
-    """Words of rows, which are plain numbers if there is a single lane."""
+    """Convert rows to the words of the port, a scalar per row if there is a single lane."""
     return _words(rows) if rows.shape[1] > 1 else _words(rows)[:, 0]
 
 
 def _columns(case, lanes, bits):
-    """Beats of a job: eight examples for each column."""
+    """Input beats of a job: for each column, one beat per example."""
     count = case.x.shape[1]
     return pack(column_layout(lanes, bits), {
         "input": _words(case.x.T).ravel(), "indices": np.repeat(case.indices.T, SLOTS, axis=0),
@@ -61,7 +61,7 @@ def _columns(case, lanes, bits):
 
 
 def _loaded(unit_of, cases, table, **options):
-    """Jobs for a unit loaded with a table."""
+    """Load a table and feed jobs."""
     lanes, centroids, _ = unit_of
     active = [case for case in cases if case.job != Job.TOTAL]
     unit = BENCH.unit(*unit_of)
@@ -96,7 +96,7 @@ def _model(unit, drawn, willing, ready):
 
 
 def _drive(generator, lanes, centroids, dsps, count=12):
-    """Jobs in random order, all with the same kind of numbers."""
+    """Draw jobs in random order, all with the same kind of numbers."""
     kind = str(generator.choice(KINDS))
     jobs = [*generator.integers(0, 3, count - 5), Job.PRODUCT, Job.GRADIENT, Job.TOTAL, Job.PRODUCT, Job.TOTAL]
     cases = [_case(generator, Job(job), kind, lanes, centroids, int(generator.integers(1, 12))) for job in jobs]
@@ -113,7 +113,7 @@ test_offers_stand_for_all_time = offers(lambda: BENCH.make(1, 4, 1), depth=2)
 
 
 def _run(unit_of, cases, table, *, cycles, kinds="none"):
-    """Run jobs, with k multiplications per lane for each of eight outputs, for any number of columns."""
+    """Run jobs; check that each needs k multiplications per lane and example, for any number of columns."""
     run = BENCH.check(unit_of, kinds=kinds, drive=_loaded(unit_of, cases, table, cycles=cycles))
     assert run.trace["multiplied"].sum() == len(table) * SLOTS * sum(case.job != Job.TOTAL for case in cases)
     return run
@@ -153,7 +153,7 @@ def test_fixed_point(lanes, centroids, dsps):
             return (generator.integers(-1 << bits, 1 << bits, shape) / 16).astype(np.float32)
 
         table, columns = fixed(centroids, bits=7), 100
-        operands = {"indices": generator.integers(0, centroids - 1, (lanes, columns)),  # the last is unused
+        operands = {"indices": generator.integers(0, centroids - 1, (lanes, columns)),  # the last centroid is unused
                     "x": fixed(SLOTS, columns, bits=6)}
         start, upstream = fixed(SLOTS, lanes, bits=7), fixed(SLOTS, lanes, bits=6)
         cases = [Case(job=Job.PRODUCT, rows=start, **operands), Case(job=Job.GRADIENT, rows=upstream, **operands),
@@ -169,7 +169,7 @@ def test_fixed_point(lanes, centroids, dsps):
 
 
 def test_table():
-    """A table of the wrong length raises an error, the next one is accepted, and no job begins within a table."""
+    """A table of the wrong length is reported, the next table is accepted, and no job begins during a load."""
     lanes, centroids, dsps = UNITS[0]
     unit = BENCH.unit(lanes, centroids, dsps)
     unit.load = None
@@ -187,7 +187,7 @@ def test_table():
         "job": Feed(np.array([Job.PRODUCT], np.uint32), np.arange(cycles) >= 135),
         "i": Feed(_columns(case, lanes, 4)), "rows": Feed(_rows(case.rows))}, sinks={"o": True}, cycles=cycles,
         seed=1)
-    # 15 words with ``last``; a 16th without ``last``, which comes on the 17th; a single word.
+    # Errors: 15 words with ``last``; a 16th word without ``last``; the 17th, by itself; and a single word.
     assert ports["error"].sum() == 4
     taken = np.flatnonzero(ports["table__valid"] & ports["table__ready"])
     begun, = np.flatnonzero(ports["job__valid"] & ports["job__ready"])
@@ -196,7 +196,7 @@ def test_table():
 
 
 def test_layer():
-    """A layer of 10 outputs and 30 examples, in groups of 4 and 8, has the right outputs and gradients."""
+    """Outputs and gradients of a layer of 10 outputs and 30 examples, in groups of 4 and 8, are correct."""
     lanes, centroids, _ = UNITS[0]
     generator = np.random.default_rng(7)
     outputs, inputs, examples = 10, 64, 30
@@ -205,7 +205,7 @@ def test_layer():
         (centroids,), (examples, inputs), (examples, outputs), (outputs,)))
 
     def jobs(job, indices, x, rows):
-        """Jobs of a layer: groups of examples within groups of outputs, padded with zeros."""
+        """Split a layer into jobs: for each group of outputs, groups of examples, padded with zeros."""
         for first in range(0, len(indices), lanes):
             tile = np.zeros((lanes, indices.shape[1]), np.int64)
             tile[:len(indices[first:first + lanes])] = indices[first:first + lanes]
@@ -216,7 +216,7 @@ def test_layer():
                 yield Case(job=job, indices=tile, x=batch, rows=batch_rows)
 
     def matrix(results, width):
-        """Outputs of these jobs, as (examples, width)."""
+        """Assemble the outputs of a layer's jobs into a matrix of (examples, width)."""
         groups = results.reshape(-(-width // lanes), -1, lanes)
         return np.concatenate(groups, axis=1)[:examples, :width]
 
@@ -228,7 +228,7 @@ def test_layer():
         _run(UNITS[0], cases, table, cycles=60_000, kinds=kinds)
     results, gradients = _expected(cases, table, lanes)
     results = results.reshape(-1, lanes)
-    forward = 3 * 4 * SLOTS  # groups of outputs, times groups of examples
+    forward = 3 * 4 * SLOTS  # 3 groups of outputs, times 4 groups of examples
     np.testing.assert_array_equal(matrix(results[:forward], outputs), _words(model.product(indices, table, x, bias)))
     np.testing.assert_array_equal(matrix(results[forward:], inputs),
                                   _words(model.product(indices.T, table, upstream, np.float32(0))))

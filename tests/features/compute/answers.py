@@ -1,4 +1,4 @@
-"""A matrix product unit with a memory that answers every request by a function of its row."""
+"""Memory stub for unit tests: it answers each request with values computed from memory number and row."""
 
 import numpy as np
 from amaranth.hdl import Module, Signal
@@ -6,21 +6,21 @@ from amaranth.lib import wiring
 
 from hdl.streams.stream import connect_stream
 
-#: Odd factor that spreads the word numbers over all encodings.
+#: Odd factor that spreads word numbers over all 32-bit values.
 _SPREAD = 0x9E37_79B1
 
 
 def answer(space, row, *, rows, lanes):
-    """Elements of a row of the memory, in a last axis of ``lanes``."""
+    """Elements of a memory row, along a new last axis of ``lanes``."""
     word = (np.asarray(space, np.uint64) * np.uint64(rows) + np.asarray(row, np.uint64)) * np.uint64(lanes)
     return ((word[..., None] + np.arange(lanes, dtype=np.uint64)) * np.uint64(_SPREAD)).astype(np.uint32)
 
 
 class Answered(wiring.Component):
-    """A unit with ``request`` and ``response``, answered after ``latency`` cycles from memories of (rows, lanes).
+    """A unit with a stub of (rows, lanes) memories that answers ``request`` on ``response`` after ``latency`` cycles.
 
-    All other ports of the unit are forwarded, except ``loops``: each of these inputs is driven by a function of the
-    unit's signals, delayed by a number of cycles.
+    All other ports of the unit are forwarded, except the inputs named in ``loops``. Each of them is driven by a
+    function of the unit's signals, delayed by a number of cycles.
     """
 
     def __init__(self, unit, *, rows, lanes, latency, loops=None):

@@ -1,4 +1,4 @@
-"""Random jobs of matrix products, and tests that run them on the units of a product."""
+"""Random matrix product jobs, and generic tests that run them on the units of a product."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ ROWS = 4096
 
 
 def place(generator, lanes, *shapes):
-    """Matrices of (lines, length) at random positions in the memories, without overlaps."""
+    """Place matrices of (lines, length) at random positions in the memories, without overlaps."""
     used = {number: 0 for number in range(PLACES)}
     matrices = []
     for lines, length in shapes:
@@ -30,7 +30,7 @@ def place(generator, lanes, *shapes):
 
 
 def draw_job(generator, golden, *, most):
-    """A job with random sizes, legal factors, transposes, epilogues and addresses."""
+    """Draw a job with random sizes, legal factors, transposes, epilogues and addresses."""
     m, n, k = generator.integers(1, most + 1, 3).tolist()
     flags = dict(zip(("transpose_a", "transpose_b", "initial", "relu", "gated"),
                      generator.integers(2, size=5).tolist(), strict=True))
@@ -61,9 +61,9 @@ def model_of(rows, lanes, *_):
 
 
 def random_products(units, unit, run, *, most, golden=model_of):
-    """Test random products in all orders and transposes, under stalls on all sides.
+    """Make a test of random products in all orders and transposes, with stalls on all streams.
 
-    ``unit`` creates a unit from its parameters; ``run`` compares a job on it, with stall patterns for its four sides.
+    ``unit`` creates a unit from its parameters; ``run`` checks a job on it, with stall patterns for its four streams.
     """
     @pytest.mark.parametrize("unit_of", units)
     @pytest.mark.parametrize("source", STALLS)
@@ -79,7 +79,7 @@ def random_products(units, unit, run, *, most, golden=model_of):
 
 
 def resets(unit_of, unit, run, begin, *, most, golden=model_of):
-    """Test that a reset after any of several cycles leaves no trace; ``begin`` gives the stimuli of a unit."""
+    """Make a test that a reset during a job does not affect the next job; ``begin`` returns the stimuli of a job."""
     def test():
         generator = np.random.default_rng(3)
         for cut in (1, 3, 5, 9, 20):

@@ -1,4 +1,4 @@
-"""Units that read lists of LAYERS, in one design so that their tests share a build, and random lists."""
+"""Units that process LAYERS lists, in one design so that their tests share a build, and random lists."""
 
 import dataclasses
 import functools
@@ -37,21 +37,21 @@ from sim.verilated.vectors import Unit
 #: Elements of the memories of gradients, weights and activations.
 WORDS = (256, 192, 1024)
 BLOCKS = 32
-#: By lanes: rows of the array, units that scale and mask, units with sequence functions, centroids of units that have
-#: them, and bits of a buffer number in units with row owners.
+#: Options of the units: array rows by lane count, lane counts with scale and mask and with sequence functions, and
+#: centroids and buffer number bits by lane count.
 ROWS = {2: 2, 4: 4, 8: 1}
 SCALE_MASK = SEQUENCES = (4,)
 CENTROIDS = {4: 16}
 OWNERS = {4: OWNER_BITS}
 END = np.zeros(INSTRUCTION_WORDS, np.uint32)
 
-#: Fields, with their widths, that matter only if the instruction is scaled or masked.
+#: Widths of the fields that are used only if the instruction is scaled or masked.
 _SCALE_MASK = {name: gemm_layout()[name].width for name in ("scale", "alternative", *mask_layout(INDEX_BITS).members)
                if name != "external"}
 
 
 class Walk(wiring.Component):
-    """List runner, its access to memories, and an activation memory that the host fills."""
+    """A list runner with its memory access, and an activation memory that the host fills."""
 
     def __init__(self, lanes):
         self._lanes = lanes
@@ -88,7 +88,7 @@ class Walk(wiring.Component):
 
 
 class Units(wiring.Component):
-    """Independent units, each with its ports under its name."""
+    """Independent units in one component; each unit's ports are grouped under the unit's name."""
 
     def __init__(self):
         self._units = {
@@ -117,7 +117,7 @@ def units():
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command:
-    """Fields of a command that its list depends on."""
+    """Fields of a LAYERS command that determine how its list is executed."""
 
     list_base: int
     state_base: int
@@ -125,7 +125,7 @@ class Command:
 
 
 def draw_command(generator, *, most=12):
-    """A command with a list in the upper half of the activations, sometimes extending to their end."""
+    """Draw a command; its list is in the upper half of the activation memory and may extend to its end."""
     length = int(generator.integers(1, most + 1))
     if generator.random() < 0.05:
         length = int(generator.choice([4095, 4096, (1 << 32) - 1]))
@@ -135,7 +135,7 @@ def draw_command(generator, *, most=12):
 
 
 def _operand(generator, rows, columns, lanes, command, *, place=None, stride=None, inside=False):
-    """An operand at a random address in a memory, sometimes beyond its end, and its stride."""
+    """Draw an operand at a random address, sometimes beyond the end of its memory; return it with its stride."""
     place = int(generator.choice([0, 1, 2, 2])) if place is None else place
     if stride is None:
         stride = lanes * (-(-columns // lanes) + int(generator.choice([0, 0, 1])))
@@ -143,7 +143,7 @@ def _operand(generator, rows, columns, lanes, command, *, place=None, stride=Non
     room = (WORDS[place] if place < 2 else command.list_base) - (min(rows, 64) - 1) * stride - columns
     base = step * int(generator.integers(max(room, 0) // step + 1))
     if generator.random() < 0.02:
-        base = -(-(WORDS[place] - columns - (rows - 1) * stride) // step) * step  # last that fits, or the next
+        base = -(-(WORDS[place] - columns - (rows - 1) * stride) // step) * step  # last that fits, or next one
         base = max(base, 0)
     relative = int(base >= command.state_base and generator.random() < 0.5)
     return {"base": base - relative * command.state_base, "place": place, "relative": relative,
@@ -209,7 +209,7 @@ def _vector(generator, lanes, command):
 
 
 def _anything(generator):
-    """An operand that would be invalid wherever it is used."""
+    """Draw an operand that is invalid in every instruction that uses it."""
     return {"base": int(generator.integers(1 << BASE_BITS)), "place": 7, "relative": 1}
 
 
@@ -237,7 +237,7 @@ def _rows(generator, lanes, command):
                                                    stride=int(generator.integers(4)))
     if generator.random() < 0.3:
         fields["stride_start"] = 0
-    if generator.random() < 0.4:  # a result that overwrites its source, or has a different stride there
+    if generator.random() < 0.4:  # the result overwrites its source, or starts there with a different stride
         name, source = generator.choice(["target", "third"]), generator.choice(["x", "start"])
         fields[name] = fields[source]
         if generator.random() < 0.9:
@@ -297,7 +297,7 @@ def engine(lanes, kind=Engine):
 
 
 class _Far(Engine):
-    """An engine that accepts a list after the end of the memory; the size for operands is unchanged."""
+    """An engine that accepts lists beyond the end of the activation memory, but not operands."""
 
     def _instruction(self, words, length, offset, sizes):
         return super()._instruction(words, length, offset, {**sizes, Place.ACTIVATIONS: WORDS[2]})
@@ -308,7 +308,7 @@ def at(space, base, *, relative=0):
 
 
 def golden_list(lanes, command, instructions):
-    """Jobs of a list up to its first invalid instruction, and that instruction's number or None."""
+    """Jobs of a list up to its first invalid instruction, and the number of that instruction or None."""
     far = np.zeros(command.list_base + INSTRUCTION_WORDS * len(instructions), np.uint32)
     far[command.list_base:] = np.concatenate(instructions)
     memories = {Place.GRADIENTS: np.zeros(WORDS[0]), Place.WEIGHTS: np.zeros(WORDS[1]), Place.ACTIVATIONS: far}
@@ -317,7 +317,7 @@ def golden_list(lanes, command, instructions):
 
 
 def _drawn(generator, lanes, command):
-    """Layout and fields of an instruction, valid in most cases."""
+    """Draw an instruction, which is usually valid; return its layout and fields."""
     tries = 1 if generator.random() < 0.1 else 50
     for _ in range(tries):
         draw = generator.random()
@@ -333,13 +333,13 @@ def _drawn(generator, lanes, command):
 
 
 def draw_list(generator, lanes, command, count, *, flaws=0.1, bits=0.05):
-    """Words of ``count`` instructions, most of them valid, and of an END."""
+    """Draw the words of ``count`` instructions, most of them valid, followed by an END."""
     instructions = []
     for _ in range(count):
         layout, fields = _drawn(generator, lanes, command)
         if generator.random() < flaws:
             fields = _spoil(generator, fields, layout, lanes)
-        if generator.random() < flaws / 2:  # a target that overlaps the list, or is next to it
+        if generator.random() < flaws / 2:  # move a target onto the list, or next to it
             name = {Kind.GEMM: "c", Kind.VECTOR: "loss"}.get(fields["kind"], "target")
             if fields["kind"] == Kind.ROWS:
                 name = str(generator.choice(["target", "second", "third", "deviation"]))

@@ -1,4 +1,4 @@
-"""A compute engine unit with memories paced by inputs, and their numpy model."""
+"""A unit of the compute engine with memories that can be stalled, and their numpy model."""
 
 import numpy as np
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -14,26 +14,25 @@ from sim.payload import pack, unpack
 from sim.streams import stall_array
 from sim.verilated.vectors import Feed, Unit
 
-#: Memories of a node, and the fewest cycles from a request to its response.
+#: Number of memories of a node, and the minimum number of cycles from a request to its response.
 PLACES, LATENCY = 3, 2
-#: Inputs that control the pace, and the fields of the model's memory.
+#: Memory operations that can be stalled: bits of ``paces``, and fields of the model's memory.
 PACES = ("request", "response", "write", "commit")
-#: Outputs that the bench watches.
+#: Default flag outputs of a unit.
 FLAGS = ("done", "bad")
 
 
 def _watched(payload):
-    """Transfer of a watched stream."""
+    """Layout of a watched stream: whether it transfers, and its payload."""
     return data.StructLayout({"moves": 1, "payload": payload})
 
 
 class WithMemories(wiring.Component):
-    """A unit with `job`, `request`, `response`, `write`, `settled` and some flags, and memories for it.
+    """A unit with `job`, `request`, `response`, `write`, `settled` and some flags, connected to memories.
 
-    While ``paces`` are high, requests and writes are accepted, responses arrive, and writes reach the memories.
-    ``load`` writes a row, and ``look`` reads one, which is in ``seen`` one cycle later. Each stream that is
-    ``watched`` has an output with ``moves`` and ``payload``. Responses come at least ``latency`` cycles after their
-    requests.
+    Bits of ``paces`` permit requests, responses, writes, and commits of writes to memory. ``load`` writes a row;
+    ``look`` selects a row that is in ``seen`` one cycle later. Each stream named in ``watched`` has an output with
+    ``moves`` and ``payload``. A response comes at least ``latency`` cycles after its request.
     """
 
     def __init__(self, unit, *, rows, lanes, flags=FLAGS, watched=(), latency=LATENCY):
@@ -86,7 +85,7 @@ class WithMemories(wiring.Component):
 
 
 def pace(kind, cycles, *, seed, rate=0.6):
-    """Inputs that control the pace in each cycle, and the model's memory with the same pace."""
+    """Draw ``paces`` for each cycle, and a model memory with the same stalls."""
     columns = [stall_array(kind, cycles, seed=seed + index, rate=rate) for index in range(len(PACES))]
     bits = sum(column.astype(np.uint8) << index for index, column in enumerate(columns))
 
@@ -102,7 +101,7 @@ def arrays(fields):
 
 
 def compare_accesses(asked, written, reads, writes, *, lanes, note):
-    """Compare requests and writes, by field, with all accesses of a model, in order."""
+    """Compare requests and writes, given as arrays by field, with the reads and writes of a model, in order."""
     assert list(zip(asked["place"].tolist(), asked["row"].tolist(), strict=True)) == [
         (read.place, read.row) for read in reads], note
     actual = [(space, row, {lane: values[lane] for lane in range(lanes) if keep >> lane & 1})
@@ -114,7 +113,7 @@ def compare_accesses(asked, written, reads, writes, *, lanes, note):
 
 
 class Bench:
-    """A Verilated unit with memories of (rows, lanes) that answer after ``latency`` cycles, and watched outputs."""
+    """A Verilated unit with watched streams and memories of (rows, lanes) that answer after ``latency`` cycles."""
 
     def __init__(self, unit, *, rows, lanes, flags=FLAGS, watched=(), latency=LATENCY):
         self._component = WithMemories(unit, rows=rows, lanes=lanes, flags=flags, watched=watched, latency=latency)
@@ -130,7 +129,7 @@ class Bench:
         self._unit.reset()
 
     def load(self, contents):
-        """Write memories, which are arrays of (rows, lanes)."""
+        """Write the contents of all memories, given as arrays of (rows, lanes)."""
         rows = len(contents[0])
         layout = write_layout(self._rows, self._lanes)
         beats = pack(layout, {
@@ -148,7 +147,7 @@ class Bench:
         return list(elements.astype(np.uint32).reshape(PLACES, self._rows, self._lanes)[:, :count])
 
     def run(self, jobs, paces=None, *, cycles):
-        """Run jobs; return the cycles in which they are accepted, and the cycles in which each flag is high.
+        """Run jobs; return the cycles when they are accepted and, for each flag, the cycles when it is high.
 
         Afterwards ``seen`` holds the transfers of watched streams, by field.
         """

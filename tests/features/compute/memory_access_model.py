@@ -4,7 +4,7 @@ import collections
 import dataclasses
 
 _DEPTH = 9
-#: Beats that a skid buffer holds.
+#: Capacity of a skid buffer, in beats.
 _SKID = 2
 #: Numbers of the memories that can be written.
 _WRITABLE = (0, 2)
@@ -31,13 +31,13 @@ class Outputs:
 
 
 class MemoryAccess:
-    """Model of the unit, one cycle after another."""
+    """Cycle-accurate model of the memory access unit."""
 
     def __init__(self) -> None:
         self._asked: collections.deque[tuple[int, int]] = collections.deque()
         self._writes: collections.deque[tuple[int, int, int]] = collections.deque()
         self._answers: collections.deque[int] = collections.deque()
-        self._coming: list[tuple[int, int] | None] = [None, None]  # memory and row, next first
+        self._coming: list[tuple[int, int] | None] = [None, None]  # (memory, row) of reads in flight, next first
         self.granted = 0
         self._departed = 0
 

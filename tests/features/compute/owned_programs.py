@@ -1,4 +1,4 @@
-"""Random programs of buffers as lists of products, and overlaps injected into their plans."""
+"""Random buffer programs as lists of products, with optional overlaps in their memory plans."""
 
 import dataclasses
 
@@ -9,25 +9,25 @@ from host.features.compute.memory.checker import dead_reads, injected, overlaps,
 from host.features.compute.memory.plan import Operation, Profile, make_plan
 from sim.golden.features.compute.compute import Engine, pack
 
-#: Elements of a memory row, which holds one word of a random program.
+#: Elements of a memory row; each row holds one word of a random program's buffers.
 LANES = 4
 
 
 def engine(**options):
-    """Golden engine with an array that fits every product."""
+    """Golden engine with a one-row array, which can execute every product."""
     return Engine(rows=1, lanes=LANES, **options)
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Instructions that read and write whole buffers, and the buffer that the host writes before them."""
+    """Instructions that access whole buffers, and the rows of the buffer that the host writes beforehand."""
 
     words: np.ndarray
     given: range  # rows of the buffer that the host writes
     profile: Profile
 
     def give(self, generator, activations, owners, base):
-        """Write the list, and small numbers to the buffer that the host provides."""
+        """Write the list, and random numbers to the buffer that the host provides; return their addresses."""
         rows = np.arange(self.given.start, self.given.stop)
         places = (LANES * rows[:, None] + np.arange(LANES)).ravel()
         activations[places] = generator.random(len(places)).astype(np.float32).view(np.uint32)
@@ -42,7 +42,7 @@ def _operand(profile, places, name):
 
 
 def _products(profile, places, operation):
-    """Products C = ONES · B, or C = C + ONES · B; each reads all rows of a buffer and writes all rows of another."""
+    """Products C = ONES · B or C = C + ONES · B, from all rows of one buffer to all rows of another."""
     written, = operation.writes
     c, rows = _operand(profile, places, written), profile.words[written]
     sources = [name for name in operation.reads if name != written]
@@ -57,7 +57,7 @@ def _products(profile, places, operation):
 
 
 def _program(profile, places):
-    """List of a program with its buffers at ``places``, or None if it is too long."""
+    """Program with its buffers at rows ``places``, or None if its list would be too long."""
     first = profile.operations[0].writes[0]
     listed = [words for operation in profile.operations[1:] for words in _products(profile, places, operation)]
     if len(listed) >= MAX_INSTRUCTIONS:
@@ -67,11 +67,11 @@ def _program(profile, places):
 
 
 def draw(generator, *, rows, most, shrink=1):
-    """A random program, and the same program with an overlap in its plan that both checks find.
+    """Draw a program, and the same program with an overlap in its plan that both plan checks detect.
 
-    The program has at most ``most`` operations and ``rows`` memory rows. ``shrink`` divides the rows of buffers. The
-    wrong program is None if no overlap is possible, or if its list is rejected since its targets overlap operands of
-    the same instruction.
+    The program has at most ``most`` operations and ``rows`` memory rows. Buffer sizes are divided by ``shrink``. The
+    second program is None if no overlap is possible, or if its list would be rejected because a target overlaps an
+    operand of the same instruction.
     """
     while True:
         drawn = random_profile(generator, most=most)

@@ -1,4 +1,4 @@
-"""Operands for tests of multiply-accumulate units, beats of whole tiles, and their form in arrays."""
+"""Operands for tests of multiply-accumulate units, beats of whole tiles, and their encoding for arrays."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ _CORNERS = operands.corners(FP32)
 
 
 def draw(generator, kind, *shape):
-    """Encodings of a kind: ordinary numbers, corner cases, any bits, or small integers and huge ones that cancel."""
+    """Draw numbers of a kind: ordinary, corner cases, any bits, or small integers and huge ones that cancel."""
     if kind == "corners":
         return generator.choice(_CORNERS, shape)
     if kind == "bits":
@@ -28,9 +28,9 @@ def draw(generator, kind, *shape):
 
 
 def tile_of(generator, kind, *, rows, columns, rounds, initial, tile, bubbles=0.0):
-    """Beats of one tile: initial rounds if requested, then rounds of products with some rows omitted.
+    """Draw the beats of a tile: optional rounds of initial values, then rounds of products with some rows omitted.
 
-    A tile without rounds of either kind has one round without participating rows.
+    A tile with neither kind of round has a single round without participating rows.
     """
     starts = rows if initial else 0
     empty = rounds == 0 and not initial
@@ -48,7 +48,7 @@ def tile_of(generator, kind, *, rows, columns, rounds, initial, tile, bubbles=0.
 
 
 def rows_of(beats):
-    """Beats as payloads of an array."""
+    """Encode beats as the payloads of an array's input."""
     layout = term_layout(beats.a.shape[1], beats.b.shape[1])
     rows = (beats.rows << np.arange(beats.rows.shape[1])).sum(axis=1)
     return pack(layout, {"a": beats.a, "b": beats.b, "rows": rows, "initial": beats.initial, "first": beats.first,
@@ -56,7 +56,7 @@ def rows_of(beats):
 
 
 def scales_of(model, exponents):
-    """Scales of blocks of a golden format in the array's encoding: an exponent, for NVFP4 with a fraction above."""
+    """Encode the block scales of a golden format for the array: an exponent and, for NVFP4, a fraction above it."""
     if not isinstance(model, NVFP4):
         return np.where(exponents == model.nan, ONES, exponents + model.lowest)
     number, power = model.scales(exponents)

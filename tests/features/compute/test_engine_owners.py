@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Row owners in a node, by its ports only: hdl/features/compute/engine.py and row_owners.py."""
+"""Row owners in a node, tested through its ports only: hdl/features/compute/engine.py and row_owners.py."""
 
 import numpy as np
 import pytest
@@ -39,12 +39,12 @@ from tests.hdl.host_requests import event, push, request
 
 __all__ = ["node"]
 
-#: Rows before the list, available for buffers.
+#: Memory rows before the list, which are available for buffers.
 ROWS = LIST // LANES
 
 
 class Model:
-    """Memories of a node, the owners of their rows, and the requests that have changed them."""
+    """Model of a node's memories and row owners, with the requests that change them and the expected results."""
 
     def __init__(self, generator):
         self.memories = random_memories(generator)
@@ -61,7 +61,7 @@ class Model:
         self.requests.append(write(Place.ACTIVATIONS, address, words))
 
     def run(self, *instructions, length=1):
-        """Write a list and run it; return its outcome."""
+        """Write a list, run it in the model, and add the requests; return the expected outcome."""
         self.write(LIST, np.concatenate([*instructions, END]))
         outcome = golden.run(self.memories, base=LIST, length=length, owners=self.owners)
         self.requests += [push(**layers(LIST, length=length)), POP, *READ_ALL]
@@ -69,10 +69,10 @@ class Model:
         return outcome
 
     def check(self, unit, note="", *, cycles=60_000):
-        """Exchange all requests, and compare events and memories."""
+        """Send all requests to the node, and compare events and memories with the model."""
         responses = exchange(unit, *self.requests, cycles=cycles)
         assert {response[1] for response in responses} == {Status.OK}
-        responses = [response for response in responses if len(response) > 3]  # responses with events and rows only
+        responses = [response for response in responses if len(response) > 3]  # only events and memory contents
         assert len(responses) == 4 * len(self.expected), note
         for number, (outcome, after) in enumerate(self.expected):
             ended, *memories = responses[4 * number:4 * number + 4]
@@ -82,7 +82,7 @@ class Model:
 
 
 def copied(source, target, *, rows=2, owners=(0, 0), **fields):
-    """A product that adds the rows of one matrix to those of another."""
+    """A product ONES · B that writes the column sums of the matrix at ``source`` to each row at ``target``."""
     return pack(gemm_layout(), {
         "kind": Kind.GEMM, "m": rows, "n": LANES, "k": rows,
         "tile": 2, "row_tiles": 1, "column_tiles": 1, "rounds": 3,
@@ -91,7 +91,7 @@ def copied(source, target, *, rows=2, owners=(0, 0), **fields):
 
 
 def test_overlaps(node):
-    """The overlap in each of ten plans is found, and valid plans are never stopped; events and memories match."""
+    """Overlaps in ten memory plans are detected, valid plans run to their end, and events and memories match."""
     seed = 5
     generator = np.random.default_rng(seed)
     model, caught, passes = Model(generator), 0, 0
@@ -110,13 +110,13 @@ def test_overlaps(node):
 
 
 def test_lowest_row(node):
-    """The first instruction that reads dead rows is the last to run; the lowest such row is reported."""
+    """The list ends after the first instruction that reads dead rows; the lowest of its dead rows is reported."""
     model = Model(np.random.default_rng(1))
     stamps = [copied(0, base, owners=(0, owner)) for base, owner in ((64, 3), (32, 4), (96, 255))]
     dead = copied(32, 128, rows=18, owners=(255, 5))
     outcome = model.run(*stamps, dead, copied(128, 400, owners=(5, 6)))
     assert (outcome.status, outcome.detail) == (EventStatus.READ_DEAD, 32 // LANES << ROW_BIT | 3)
-    # The gate is read after the operands, and is stored below them.
+    # The gate is read after the operands, but its dead row has a lower number.
     gated = copied(64, 128, owners=(1, 5), gated=1, gate=at(Place.ACTIVATIONS, 32) | {"owner": 1}, stride_gate=LANES)
     assert model.run(gated).detail == 32 // LANES << ROW_BIT
     assert model.run(copied(96, 128, owners=(255, 5))).status is EventStatus.OK
@@ -124,7 +124,7 @@ def test_lowest_row(node):
     model.check(node)
 
 
-#: Instructions on activations only, with the first row and the row count of each operand.
+#: Instructions on activations: layout, fields, first row and row count of each operand, and names of targets.
 BASES = {"a": (0, 4), "b": (16, 4), "start": (32, 4), "gate": (48, 4), "c": (64, 4)}
 PRODUCT = gemm_layout(), {
     "kind": Kind.GEMM, "m": 4, "n": 4, "k": 4, "rounds": 2, "initial": 1, "gated": 1,
@@ -145,7 +145,7 @@ SOFTMAX = vector_layout(), {
 
 
 def of_rows(function, targets, *, rows=2, columns=5, **bases):
-    """A function of rows with two memory rows for each. Row numbers are 0, so that only row 0 of a table is used."""
+    """A ROWS instruction with two memory rows per row. Row numbers are 0, so that only row 0 of a table is used."""
     return row_layout(), {
         "kind": Kind.ROWS, "function": function, "rows": rows, "columns": columns, "count": 3,
         "started": int("start" in bases), **{f"stride_{name}": 2 * LANES for name in (
@@ -169,7 +169,7 @@ CLEARED = of_rows(RowFunction.CLEAR, ("target",), target=(0, 4))
     ids=["product", "function", "indexed", "softmax", "norm", "norm back", "gather", "copy", "scatter", "table",
          "clear"])
 def test_each_operand(node, layout, fields, bases, targets):
-    """The first and last dead row of any single operand are found; each target is stamped in all rows."""
+    """A dead first or last row of any operand is detected, and targets stamp their first and last rows."""
     model = Model(np.random.default_rng(4))
     places = {name: at(Place.ACTIVATIONS, LANES * row) for name, (row, _) in bases.items()}
 
@@ -194,7 +194,7 @@ def test_each_operand(node, layout, fields, bases, targets):
 
 
 def test_any(node):
-    """Rows that the host writes, even one element, belong to any buffer; buffer 0 reads and writes any row."""
+    """A row belongs to any buffer if the host writes even one of its elements; buffer 0 may access any row."""
     model = Model(np.random.default_rng(2))
     assert model.run(copied(0, 64, owners=(9, 3)), copied(64, 96, owners=(0, 4))).status is EventStatus.OK
     assert model.run(copied(64, 128, owners=(4, 0))).detail == 64 // LANES << ROW_BIT
@@ -207,7 +207,7 @@ def test_any(node):
 
 
 def test_refused(node):
-    """A rejected list stamps nothing, a wrong label only what ran; a label of a dead row is reported as dead."""
+    """A rejected list stamps no rows; a wrong label stops the list, and is reported as dead if its row is dead."""
     model = Model(np.random.default_rng(3))
     wrong = copied(0, 64, owners=(0, 3)), copied(0, 64, owners=(0, 3), order=3)
     assert model.run(*wrong).status is EventStatus.BAD_INSTRUCTION
@@ -228,7 +228,7 @@ def test_refused(node):
 
 @pytest.mark.parametrize("cycles", [700, 1_000, 1_300, 1_600])
 def test_reset(node, cycles):
-    """A reset keeps row owners and elements, and clears errors; afterwards the host can take over the rows."""
+    """A reset keeps row owners and contents, and clears errors; afterwards the host can take over the rows."""
     model = Model(np.random.default_rng(cycles))
     model.run(copied(0, 64, owners=(0, 3)))
     model.run(copied(64, 96, owners=(4, 4)))
@@ -250,7 +250,7 @@ def test_reset(node, cycles):
 
 @pytest.mark.parametrize("delay", [1, 3, 6])
 def test_link_reset(node, delay):
-    """A command ended by a link reset leaves no dead read for the next command."""
+    """Dead reads of a command that a link reset ends are not attributed to the next command."""
     model = Model(np.random.default_rng(delay))
     control = register("CONTROL").address
     node.reset()

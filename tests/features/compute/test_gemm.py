@@ -34,7 +34,7 @@ def _unit(rows, lanes, dsps, blocks, scale_mask, operands):
 
 
 def check(unit_of, jobs, *, seed, kind="ordinary", stalls="none", rate=0.6):
-    """Run jobs one after another, and compare all memory words and the cycles of each job with the model."""
+    """Run jobs one by one, and compare all memory contents and the cycles of each job with the model."""
     bench, golden = _unit(*unit_of)
     generator = np.random.default_rng(seed)
     contents = [draw(generator, kind, ROWS, golden.lanes) for _ in range(PLACES)]
@@ -65,7 +65,7 @@ test_offers_stand_for_all_time = offers(lambda: Gemm(rows=1, lanes=2, blocks=2, 
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_products(unit_of):
-    """Random products of all kinds of numbers have the right bits and cycles."""
+    """Random products of all kinds of numbers give exact results in the modelled cycles."""
     _, golden = _unit(*unit_of)
     for seed in range(1, 9):
         print(f"seed {seed}")
@@ -77,7 +77,7 @@ def test_products(unit_of):
 @pytest.mark.parametrize("stalls", STALLS[1:])
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_stalls(unit_of, stalls):
-    """Products are right under stalls of requests, responses, writes, and commits to the memories."""
+    """Products are correct however requests, responses, writes, and commits to the memories stall."""
     _, golden = _unit(*unit_of)
     for seed in range(11, 14):
         print(f"seed {seed}")
@@ -87,7 +87,7 @@ def test_stalls(unit_of, stalls):
 
 
 def test_partial_results():
-    """Partial results are read once they are in memory, even with slow writes and tiles that return immediately."""
+    """Partial results are only read once they are in memory, even if writes are slow or a tile recurs immediately."""
     unit_of = UNITS[0]
     base = GemmJob(m=9, n=20, k=17, a=Matrix(0, 0, 5), b=Matrix(1, 0, 5), c=Matrix(2, 1, 6))
     for number, changes in enumerate((
@@ -98,7 +98,7 @@ def test_partial_results():
 
 
 def test_writes_without_a_pause():
-    """Products are right with so few terms per tile that writes never pause, and more tiles than may be pending."""
+    """Products are correct if tiles have so few terms that writes never pause and pending tiles hit their limit."""
     for seed, unit_of in enumerate(UNITS, start=1):
         rows = unit_of[0]
         jobs = [GemmJob(m=16 * rows, n=144, k=k, tile=1, column_tiles=1, rounds=2, order=2, a=Matrix(0, 0, 2),
@@ -114,7 +114,7 @@ def test_edges_of_numbers():
     corners = np.array([0, 0x80000000, 1, 0x80000001, 0x7f800000, 0xff800000, 0x7fc00000, 0xffc00001, 0x3f800000,
                         0xbf800000, 0x007fffff, 0x807fffff], np.uint32)
     contents = [np.zeros((ROWS, 4), np.uint32) for _ in range(PLACES)]
-    contents[0][:3] = corners.reshape(3, 4)  # elements 1 by 12, multiplied by 1.0
+    contents[0][:3] = corners.reshape(3, 4)  # a row of 12 elements, multiplied by 1.0
     contents[1][:3] = np.roll(corners, 5).reshape(3, 4)
     bench.load(contents)
     for number, (relu, gated) in enumerate(((1, 0), (0, 1), (1, 1))):
@@ -128,14 +128,14 @@ def test_edges_of_numbers():
                                                 0x007fffff, 0]
     gate = np.roll(corners, 5)
     above = np.isin(gate, [1, 0x7f800000, 0x3f800000, 0x007fffff])
-    # A sum that starts from +0.0 is never -0.0.
+    # Adding -0.0 to the initial +0.0 gives +0.0.
     product = np.where(corners == 0x80000000, 0, np.where(corners == 0xffc00001, 0x7fc00000, corners))
     np.testing.assert_array_equal(contents[2][8:11].ravel(), np.where(above, product, 0))
 
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_refusals(unit_of):
-    """Panels that do not fit or are not aligned raise ``bad``; nothing is written, and the next job runs."""
+    """Jobs with panels that do not fit or are misaligned raise ``bad`` and write nothing; the next job runs."""
     _, golden = _unit(*unit_of)
     parts = golden.loops.terms == 1
     good = GemmJob(m=9, n=6, k=9, tile=1, rounds=2 if parts else 4, row_tiles=2, a=Matrix(0, 0, 3),
@@ -145,14 +145,14 @@ def test_refusals(unit_of):
         {"rounds": 1, "transpose_a": 1, "transpose_b": 1})]
     assert golden.legal(good)
     assert golden.legal(dataclasses.replace(good, rounds=1, transpose_a=1)) == parts
-    assert golden.legal(dataclasses.replace(good, rounds=3)) == parts  # nine terms, which are one block
+    assert golden.legal(dataclasses.replace(good, rounds=3)) == parts  # nine terms fit into one block
     assert golden.legal(dataclasses.replace(good, rounds=3, row_tiles=0))
     assert not any(golden.legal(job) for job in bad)
     check(unit_of, [job for refused in bad for job in (refused, good)], seed=1)
 
 
 def test_jobs_in_turn():
-    """A waiting job is accepted in the cycle of ``done``, or of ``bad``."""
+    """The next job is accepted in the cycle when ``done`` or ``bad`` ends the current one."""
     unit_of = UNITS[0]
     bench, golden = _unit(*unit_of)
     generator = np.random.default_rng(1)
@@ -167,7 +167,7 @@ def test_jobs_in_turn():
 
 
 def test_reset():
-    """A reset in the middle of a product leaves no trace except rows of C."""
+    """After a reset in the middle of a product, which may have written rows of C, the next product is correct."""
     unit_of = UNITS[0]
     bench, golden = _unit(*unit_of)
     generator = np.random.default_rng(1)

@@ -22,9 +22,9 @@ from tests.features.compute.gemm_jobs import ROWS, random_products, resets
 from tests.features.compute.memories import arrays
 from tests.hdl.unit_bench import packed
 
-#: Rows and lanes of the simulated units, and the number of tiles that may be unfinished.
+#: Rows and lanes of the simulated units, and their maximum number of unfinished tiles.
 UNITS = ((1, 4, 31), (4, 8, 3))
-#: Cycles from a request to the answer, and from a tile to its last result.
+#: Cycles from a request to its answer, and from a tile to its last result.
 LATENCY, DRAIN = 3, 60
 
 
@@ -37,9 +37,9 @@ def _unit(rows, lanes, ahead):
 
 
 def _values(unit_of, job):
-    """Tiles of the golden product; for each, its initial values and a mask of the values inside the matrix.
+    """Tiles of the golden product, each with its initial values and a mask of the values inside the matrix.
 
-    Elements of C are distinct numbers, from the start or after the first term, which identify their rows.
+    The golden product runs on distinct numbers, which identify the matrix element of each initial value.
     """
     rows, lanes, _ = unit_of
     lines = -(-job.m // (rows << job.tile)) * (rows << job.tile)
@@ -67,7 +67,7 @@ def _values(unit_of, job):
 
 
 def _run(unit_of, job, *, kinds=("none",) * 4, seed):
-    """Compare all values with the job's matrices, and the cycles of their reads; return every port, per cycle."""
+    """Compare all initial values with the model, and check the read cycles; return the trace of all ports."""
     _, lanes, ahead = unit_of
     tiles, values = _values(unit_of, job)
     count = sum(len(inside) for _, inside in values)
@@ -84,7 +84,7 @@ def _run(unit_of, job, *, kinds=("none",) * 4, seed):
     np.testing.assert_array_equal(np.where(inside, got, 0), np.where(inside, want, 0), f"{seed=}, {job}")
     assert not got[~inside.any(axis=1)].any(), f"{seed=}, {job}"
 
-    # Tiles finish one at a time, in a cycle when all their writes are in memory.
+    # Tiles finish one per cycle, as soon as all their writes are in memory.
     taken = np.flatnonzero(trace["tiles__valid"] & trace["tiles__ready"])
     assert len(taken) == len(tiles), f"{seed=}, {job}"
     finished = []
@@ -110,7 +110,7 @@ test_values = random_products(UNITS, _unit, _run, most=24)
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_partial_results(unit_of):
-    """Tiles that recur wait until their results are in memory, with or without other tiles in between."""
+    """A recurring tile waits until its earlier results are in memory, with or without other tiles in between."""
     rows, lanes, _ = unit_of
     for seed, (size, order, row_tiles) in enumerate(((1, 2, 0), (5, 2, 0), (5, 0, 2), (40, 2, 1)), start=1):
         _unit(*unit_of).reset()
@@ -121,7 +121,7 @@ def test_partial_results(unit_of):
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_throughput(unit_of):
-    """The first row is requested ``planned`` cycles after its tile, then one row per cycle."""
+    """The first row is requested ``planned`` cycles after its tile is announced, then one row per cycle."""
     rows, lanes, _ = unit_of
     _unit(*unit_of).reset()
     job = GemmJob(m=rows, n=8 * lanes, k=1, initial=1, a=Matrix(0, 0, 1), b=Matrix(1, 0, 8), c=Matrix(2, 0, 8),
@@ -133,7 +133,7 @@ def test_throughput(unit_of):
 
 
 def _begin(generator, job, cut):
-    """Tiles with pending rows."""
+    """Stimuli of a job that is reset while rows are pending."""
     held = pack(gemm_job_layout(ROWS), arrays(job.fields()))
     return {"sources": {"tiles": Feed(packed(tile_layout(), _values(UNITS[0], job)[0]))},
             "sinks": {"request": True, "o": cut % 2 == 0},

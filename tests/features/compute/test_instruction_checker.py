@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Instruction checks against the golden model, cycle by cycle: hdl/features/compute/instruction_checker.py."""
+"""Instruction checker against the golden model, cycle by cycle: hdl/features/compute/instruction_checker.py."""
 
 import numpy as np
 import pytest
@@ -42,12 +42,12 @@ LISTS = 60
 
 
 def _beats(instructions):
-    """Rows of the input stream: the words of each instruction, and its number."""
+    """Payloads of the input stream: the words of each instruction, then its number."""
     return np.array([[*words, number] for number, words in enumerate(instructions)], np.uint32)
 
 
 def _run(lanes, command, instructions, *, source, sink, seed):
-    """Check a list, comparing every cycle; return the number of valid instructions, and flags of an invalid one."""
+    """Check a list; return its count of valid instructions, and whether one is malformed or overlaps the list."""
     name, unit = f"checker_{lanes}", units()
     cycles = 90 * (len(instructions) + 1) if source == sink == "none" else 1_500
     willing, ready = stall_array(source, cycles, seed=seed), stall_array(sink, cycles, seed=seed + 1)
@@ -108,7 +108,7 @@ def _compare(fields, expected, job, note):
     *((lanes, "none", "none") for lanes in ROWS), (4, "geometric", "alternating"), (4, "freeze", "freeze"),
     (4, "alternating", "geometric")])
 def test_lists(lanes, source, sink):
-    """Random lists have the right verdicts, jobs and cycles."""
+    """Random lists give the expected verdicts, jobs and cycles."""
     valid = wrong = over = 0
     for number in range(LISTS):
         seed = 10_000 * lanes + 1_000 * STALLS.index(source) + number
@@ -124,7 +124,7 @@ def test_lists(lanes, source, sink):
 
 GRADIENTS, WEIGHTS, ACTIVATIONS, ONES = Place
 COMMAND = Command(list_base=768, state_base=16, length=5)
-#: A product of 5 by 8 and 8 by 6 with a bias and a gate, and a loss; neither is close to a limit.
+#: A product of 5 by 8 and 8 by 6 with a bias and a gate, and a loss; no field is at its limit.
 PRODUCT = {
     "kind": Kind.GEMM, "m": 0, "k": 8, "n": 6, "initial": Initial.MATRIX, "gated": 1, "rounds": 3,
     "a": at(ACTIVATIONS, 0), "stride_a": 8, "b": at(WEIGHTS, 64), "stride_b": 8, "c": at(ACTIVATIONS, 128),
@@ -163,7 +163,7 @@ WRONG_LOSSES = [
     {"loss": at(GRADIENTS, 256)}, {"loss": at(GRADIENTS, 32)}, {"loss": at(GRADIENTS, 69)},
     {"loss": at(ACTIVATIONS, 128)}, {"loss": at(ACTIVATIONS, 165)}, {"loss": at(ACTIVATIONS, 201)},
     {"loss": at(ACTIVATIONS, 205)}, {"target": at(ACTIVATIONS, 200)}]
-#: Changes, up to the limits, that keep it valid.
+#: Changes, up to the limits, that keep the product, or the loss, valid.
 VALID_PRODUCTS = [
     {}, {"a": at(ACTIVATIONS, 984)}, {"a": at(ACTIVATIONS, 968, relative=1)}, {"m": 5}, {"b": at(WEIGHTS, 128)},
     {"k": 0, "stride_a": 8}, {"transpose_a": 1, "k": 5}, {"transpose_b": 1, "b": at(WEIGHTS, 144)},
@@ -182,7 +182,7 @@ VALID_LOSSES = [
     {"target": at(ACTIVATIONS, 208)},
     {"function": VectorProgram.SOFTMAX, "labels": at(7, 9), "loss": at(WEIGHTS, 0), "stride_labels": 5}]
 
-#: A product of 5 by 9 inputs and 6 outputs, in two groups, and gradients of centroids from the same operands.
+#: A centroid product of 5 by 9 inputs and 6 outputs in two groups, and centroid gradients of the same operands.
 CENTROID = {
     "kind": Kind.CENTROID, "columns": 9, "outputs": 6, "initial": 1, "gated": 1, "x": at(ACTIVATIONS, 0),
     "stride_x": 12,
@@ -216,7 +216,7 @@ VALID_DERIVATIVES = [
     {}, {"stride_target": 5}, {"table": at(ONES, 1)}, {"gate": at(7, 1)}, {"target": at(GRADIENTS, 240)},
     {"target": at(ACTIVATIONS, 104)}]
 
-#: A layer norm of 5 by 6 and a start, and a function with row numbers of a table of seven rows.
+#: A layer norm of 5 by 6 with a start, and a function that uses row numbers of a table of seven rows.
 NORM = {
     "kind": Kind.ROWS, "function": RowFunction.NORM, "started": 1, "columns": 6, "factor": 0x3E2A_AAAB,
     "x": at(ACTIVATIONS, 0), "stride_x": 8, "start": at(ACTIVATIONS, 40), "stride_start": 8,
@@ -277,14 +277,14 @@ VALID_SOFTMAXES = [{}, {"labels": at(7, 1)}, {"loss": at(WEIGHTS, 5)}, {"loss": 
 
 
 def _single(layout, fields, seed):
-    """Whether an instruction followed by an END is accepted as valid."""
+    """Check an instruction that is followed by an END; return whether it is valid."""
     valid, wrong, _ = _run(4, COMMAND, [pack(layout, fields), END], source="none", sink="none", seed=seed)
     assert valid + wrong == 1
     return not wrong
 
 
 def test_each_refusal():
-    """Each kind of error is detected separately, and instructions at the limit are accepted."""
+    """Each kind of error is detected on its own, and instructions at the limits are valid."""
     for layout, fields, wrong, valid in ((gemm_layout(), PRODUCT, WRONG_PRODUCTS, VALID_PRODUCTS),
                                          (vector_layout(), LOSS, WRONG_LOSSES, VALID_LOSSES),
                                          (centroid_layout(), CENTROID, WRONG_CENTROIDS, VALID_CENTROIDS),
@@ -302,7 +302,7 @@ def test_each_refusal():
 
 
 def test_neither_scaled_nor_masked():
-    """A node that cannot scale and mask rejects only the instructions that require it."""
+    """Without scale and mask, only the instructions that require them are rejected."""
     product = PRODUCT | {"scale": 1, "alternative": 1, "band": 1, "width": 0xFFF, "length_rows": 0xFFF}
     for changes, good in (({}, 1), ({"scaled": 1}, 0), ({"masked": 1}, 0)):
         instructions = [pack(gemm_layout(), product | changes), END]
@@ -310,7 +310,7 @@ def test_neither_scaled_nor_masked():
 
 
 def test_no_centroids():
-    """A node without centroids rejects a product with them, like any unknown kind."""
+    """Without centroids, a centroid product is rejected like any unknown kind."""
     instructions = [pack(centroid_layout(), CENTROID), END]
     assert _run(2, COMMAND, instructions, source="none", sink="none", seed=1)[:2] == (0, 1)
 
@@ -323,7 +323,7 @@ def test_no_sequences():
 
 
 def test_targets_over_the_list():
-    """If a target overlaps the list, the instruction with the lowest target is at fault; the list ends at its END."""
+    """If targets overlap the list, up to its END, the instruction with the lowest target is reported."""
     first = pack(gemm_layout(), PRODUCT)
     for base, fault in ((736, 1), (768 + 48 - 4, 1), (768 + 48, None), (768 - 40, None)):
         second = pack(gemm_layout(), {**PRODUCT, "c": at(ACTIVATIONS, base)})
@@ -342,7 +342,7 @@ def test_targets_over_the_list():
 
 
 def test_without_a_check():
-    """Without a check nothing is compared, and a job is offered after one cycle per operand."""
+    """Without ``check``, operands are not checked, and a job is offered after one cycle per operand."""
     generator = np.random.default_rng(5)
     command = draw_command(generator)
     name, unit = "checker_4", units()
@@ -365,7 +365,7 @@ def test_without_a_check():
 
 
 def test_reset():
-    """A reset in the middle of a check leaves no trace of it."""
+    """A reset in the middle of a check does not affect the next list."""
     generator = np.random.default_rng(6)
     name, unit = "checker_4", units()
     for cut in (1, 2, 5, 9, 20, 33):

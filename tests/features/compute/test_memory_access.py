@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The compute engine's memory access, compared with a cycle model: hdl/features/compute/memory_access.py."""
+"""Memory access of the compute engine against a cycle-accurate model: hdl/features/compute/memory_access.py."""
 
 import numpy as np
 import pytest
@@ -20,27 +20,27 @@ CYCLES = 4_000
 
 
 def _elements(number):
-    """Elements of the answer to a request, or of a write."""
+    """Elements of the answer to the numbered request, or of the numbered write."""
     return [0x9E3779B1 * (LANES * number + lane + 1) & 0xFFFF_FFFF for lane in range(LANES)]
 
 
 def _owner(number):
-    """Buffer number of a request, or of a write."""
+    """Buffer number of the numbered request or write."""
     return 37 * number % (1 << OWNER_BITS)
 
 
 def _places(places):
-    """Memory numbers, with the buffer numbers in the bits above them."""
+    """Memory numbers of accesses, with their buffer numbers in the upper bits."""
     return np.array([memory | _owner(number) << 2 for number, memory in enumerate(places)])
 
 
 def _run(requests, writes, patterns, *, seed, cycles=CYCLES):
-    """Run the unit next to its model; return the cycles in which answers moved, and the outputs of each cycle."""
+    """Run the unit next to its model; return the cycles of response transfers, and the outputs of each cycle."""
     names = ("request", "response", "write", "read_0", "read_1", "read_2", "write_0", "write_2")
     willing = {name: stall_array(patterns.get(name, "none"), cycles, seed=seed + index)
                for index, name in enumerate(names)}
     model, outputs = golden.MemoryAccess(), []
-    asked = []  # number of each request that waits for its memory
+    asked = []  # by cycle: number of the request that waits for its memory
     waiting, left = {"request": None, "write": None}, {"request": list(requests), "write": list(writes)}
     for cycle in range(cycles):
         now = model.outputs()
@@ -114,7 +114,7 @@ def _value(elements):
 
 
 def _requests(generator, count):
-    """Requests in runs to one memory each, and writes, some of them to a memory that cannot be written."""
+    """Draw runs of requests to the same memory, and writes, some of them to a read-only memory."""
     places = np.repeat(generator.integers(3, size=count), generator.integers(1, 12, size=count))[:count]
     requests = [(int(memory), int(generator.integers(ROWS[memory]))) for memory in places]
     writes = [(memory, int(generator.integers(ROWS[memory])), number)
@@ -137,7 +137,7 @@ def test_every_cycle(patterns):
 
 
 def test_latency_and_throughput():
-    """One row per cycle from any memory; enough answers are buffered to keep this rate when the sink pauses."""
+    """One row per cycle from any memory, with the stated latency; one write per cycle."""
     requests, writes = _requests(np.random.default_rng(3), 200)
     moved, outputs = _run(requests, writes, {}, seed=3, cycles=230)
     assert moved.tolist() == list(range(MemoryAccess.latency, MemoryAccess.latency + 200))
@@ -145,7 +145,7 @@ def test_latency_and_throughput():
 
 
 def test_reset():
-    """A reset while answers are in flight and writes wait leaves no trace of them."""
+    """A reset drops answers in flight and waiting writes."""
     requests, writes = _requests(np.random.default_rng(4), 30)
     for cycles in (3, 4, 5, 9, 20):
         _run(requests, writes, {"response": "alternating", "write_0": "geometric"}, seed=cycles, cycles=cycles)

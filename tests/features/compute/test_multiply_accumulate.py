@@ -14,7 +14,7 @@ DSPS = (4, 2, 1)
 
 
 def _sums(inputs):
-    """Sum of each cycle's slot, including the term of that cycle."""
+    """Running sum of each cycle's slot, including the term of that cycle."""
     rows = {name: values.reshape(-1, SLOTS) for name, values in inputs.items()}
     total = np.zeros(SLOTS, np.uint32)
     sums = []
@@ -45,7 +45,7 @@ def test_latencies(dsps):
 
 @pytest.mark.parametrize("dsps", DSPS)
 def test_every_cycle(dsps):
-    """With random controls that change every cycle, the output of every cycle equals the model's."""
+    """With random controls in every cycle, every output equals the model's."""
     component = MultiplyAccumulate(dsps=dsps)
     unit = Unit(component)
     held, o = [0] * PLACES, 0  # model state, kept from one run to the next

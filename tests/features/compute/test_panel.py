@@ -14,7 +14,7 @@ BUFFERS = ((4, 4, 4), (4, 1, 8), (8, 2, 2), (2, 2, 128))
 
 
 def _fill(generator, lanes, blocks, *, whole):
-    """Rows of a panel in random order: each block by its rows or by its columns, or a few rows of either kind."""
+    """Draw writes of a whole panel in random order, each block by rows or columns, or of a few rows and columns."""
     block, row = (grid.ravel() for grid in np.indices((blocks, lanes)))
     transposed = (generator.random(blocks) < 0.5)[block]
     order = generator.permutation(len(block))
@@ -31,7 +31,7 @@ def _read(generator, lanes, width, blocks, *, count):
 
 
 def _ends(parts):
-    """Marks of the last beat of each part."""
+    """Flags for the last beat of each part."""
     ends = np.zeros(sum(len(part.row) for part in parts), bool)
     ends[np.cumsum([len(part.row) for part in parts]) - 1] = True
     return ends
@@ -49,7 +49,7 @@ def _fixed(lanes, width, blocks, fills, reads):
 
 
 def _drive(generator, lanes, width, blocks, panels=20):
-    # Both halves are written in full before parts of them are overwritten.
+    # The first two panels fill both halves; later panels overwrite parts of them.
     fills = [_fill(generator, lanes, blocks, whole=panel < 2) for panel in range(panels)]
     reads = [_read(generator, lanes, width, blocks, count=int(generator.integers(1, 3 * blocks * lanes)))
              for _ in fills]
@@ -92,7 +92,7 @@ def test_default_width():
 
 @pytest.mark.parametrize("buffer", BUFFERS)
 def test_throughput(buffer):
-    """A column is read in every cycle, panel after panel, while a row is accepted in every cycle."""
+    """One column is read per cycle without a pause between panels, while one row is accepted per cycle."""
     generator = np.random.default_rng(1)
     lanes, width, blocks = buffer
     count = lanes * blocks
@@ -107,7 +107,7 @@ def test_throughput(buffer):
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_matrix(transposed):
-    """A matrix of 16 by 16, stored in either order, is read column by column."""
+    """A 16 by 16 matrix that was written by rows or by columns is read column by column."""
     buffer = lanes, width, blocks = 4, 4, 16
     matrix = np.arange(256, dtype=np.uint32).reshape(16, 16)
     unit = BENCH.unit(*buffer)

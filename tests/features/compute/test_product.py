@@ -24,7 +24,7 @@ from tests.refusals import refused
 
 #: Rows, columns, DSP blocks, blocks and operands of the simulated units.
 PRODUCTS = ((1, 4, 1, 32, "bf16"), (4, 4, 4, 128, "fp32"))
-#: Whether memory rows are pieces of rows of A, and of rows of B.
+#: Storage orders: whether memory rows hold parts of rows, not of columns, for A and for B.
 STORED = tuple(itertools.product((True, False), repeat=2))
 
 
@@ -54,7 +54,7 @@ def _fill_rows(layout, fills):
 
 
 def _run(unit_of, jobs, *, seed, kind="ordinary", stored=(True, True), rates=None, cycles=None):
-    """Run jobs, compare all tiles and results with the model, and return the cycle of each result row."""
+    """Run jobs, compare all tiles and results with the model, and return the cycles of the result rows."""
     _, unit, golden = _product(*unit_of)
     rows, columns, _, blocks, _ = unit_of
     generator = np.random.default_rng(seed)
@@ -118,7 +118,7 @@ test_offers_stand_for_all_time = offers(lambda: MatrixProduct(rows=1, columns=2,
 @pytest.mark.parametrize("stored", STORED)
 @pytest.mark.parametrize("unit_of", PRODUCTS)
 def test_products(unit_of, stored):
-    """Consecutive jobs of random shapes, factors and orders match the model's bits, in all four transposes."""
+    """Consecutive jobs of random shapes, factors and orders match the model bit for bit, in all four transposes."""
     _, _, golden = _product(*unit_of)
     for number, kind in enumerate(KINDS):
         seed = 1 + number + len(KINDS) * STORED.index(stored)
@@ -130,7 +130,7 @@ def test_products(unit_of, stored):
 
 @pytest.mark.parametrize("unit_of", PRODUCTS)
 def test_cycles(unit_of):
-    """Products with operands that arrive in time take exactly the cycles of the closed form."""
+    """A product takes exactly the cycles of the closed form if its operands arrive in time."""
     _, _, golden = _product(*unit_of)
     rows, columns, *_ = unit_of
     generator = np.random.default_rng(1)
@@ -145,7 +145,7 @@ def test_cycles(unit_of):
 
 
 def test_reset():
-    """A reset in the middle of a product leaves no trace of it."""
+    """A reset in the middle of a product does not affect the next one."""
     unit_of = PRODUCTS[0]
     _, unit, golden = _product(*unit_of)
     generator = np.random.default_rng(1)
@@ -164,9 +164,9 @@ def test_reset():
 
 @pytest.mark.parametrize("operands", OPERANDS)
 def test_orders_and_factors_change_no_bit(operands):
-    """All orders, and the array of one row and of four, give the same product."""
+    """All orders, factors and array sizes give bit-identical products."""
     outcomes = set()
-    several = max(4, OPERANDS[operands].terms.bit_length() - 1)  # makes each part of k whole blocks
+    several = max(4, OPERANDS[operands].terms.bit_length() - 1)  # each part of k consists of whole blocks
     for rows in (1, 4):
         golden = product.MatrixProduct(rows=rows, columns=4, operands=operands)
         generator = np.random.default_rng(1)
@@ -174,7 +174,7 @@ def test_orders_and_factors_change_no_bit(operands):
         a, b, c = (draw(generator, "ordinary", *shape) for shape in ((9, 35), (35, 10), (9, 10)))
         for order, rounds, tile in itertools.product(range(3), (1, several), range(4)):
             chosen = dataclasses.replace(job, order=order, rounds=rounds, tile=tile)
-            if not golden.loops.legal(chosen):  # these parts would split blocks
+            if not golden.loops.legal(chosen):  # parts of k would split blocks
                 assert OPERANDS[operands].terms > 1
                 assert (order, rounds) == (2, 1)
                 continue
@@ -190,7 +190,7 @@ def test_orders_and_factors_change_no_bit(operands):
 
 
 def test_bench(monkeypatch):
-    """The bench obtains numpy's sums, and counts loads."""
+    """The benchmark reports the bound and a plausible ratio of cycles."""
     monkeypatch.setattr(bench, "JOBS", (loop_nest.Job(m=32, n=16, k=40, tile=2, rounds=4),))
     row, = bench.rows()
     assert row["bound"] == 32 * 16 * 40 // 16

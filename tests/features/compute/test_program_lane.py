@@ -20,7 +20,7 @@ def test_parameters():
 
 
 def _step(generator):
-    """A step of the program, or any other step."""
+    """Draw a step of the program, or a random step."""
     if generator.random() < 0.5:
         return dataclasses.replace(STEPS[generator.integers(len(STEPS))], take=Take.NOTHING)
     keep = bool(generator.random() < 0.4)
@@ -31,7 +31,7 @@ def _step(generator):
 
 
 class _Model:
-    """Threads and rows of a lane; ``control`` holds the numbers of stored and read rows."""
+    """Model of a lane: its threads, and the values of the rows."""
 
     def __init__(self):
         self.threads = Threads(THREADS)
@@ -40,7 +40,7 @@ class _Model:
     def run(self, step, take, *, element, groups, places, matches):
         result = self.threads.result
         total, chosen = self.total[groups].copy(), self.chosen[places].copy()
-        for slot in range(THREADS):  # one after another, since threads may share a row
+        for slot in range(THREADS):  # in order, since threads may share a row
             total[slot], chosen[slot] = self.total[groups[slot]], self.chosen[places[slot]]
             if take == Take.TOTAL:
                 self.total[groups[slot]] = result[slot]
@@ -52,7 +52,7 @@ class _Model:
 
 @pytest.mark.parametrize("dsps", [4, 2])
 def test_steps(dsps):
-    """Random steps of all kinds, rows and elements give the right result, total and difference in every cycle."""
+    """Random steps, rows and elements give the expected result, total and difference in every cycle."""
     unit = Unit(ProgramLane(dsps=dsps))
     generator = np.random.default_rng(dsps)
     model = _Model()
@@ -66,7 +66,7 @@ def test_steps(dsps):
     control["slot"][:] = np.arange(THREADS)
     for name in ("group", "chosen"):
         control[name][:] = generator.integers(THREADS, size=(frames, THREADS))
-    # First all memories are written: the largest elements, the stored numbers, the counts, and the rows.
+    # The opening steps initialize all memories: largest elements, stored numbers, counts, and rows.
     opening = (Step(a=Factor.ELEMENT, b=0x3F80_0000, keep=True), Step(count=Count.POWER, a=Factor.COUNT),
                Step(), Step())
     for frame in range(frames):
@@ -82,7 +82,7 @@ def test_steps(dsps):
             value = {"kept": step.b is None, "b": step.b or 0, "take": take}.get(name, getattr(step, name, 0))
             control[name][frame] = int(value)
         if frame % 10 == 0:
-            # Rows are stored after the last use in this frame, and before the first use in the next.
+            # A row is stored after its last use in this frame, and before its first use in the next one.
             slot = THREADS - 1
             group = int(generator.integers(THREADS))
             row["enable"][frame, slot], row["group"][frame, slot] = 1, group

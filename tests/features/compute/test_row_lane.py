@@ -26,7 +26,7 @@ def _number(bits):
 
 
 def _compute(control, scalars, buffers, work, before):
-    """Result and sum of one element, as bit patterns."""
+    """Expected result and sum of one element, as bit patterns."""
     row, group = control["row"], control["group"]
     at = {load: buffers[load][row, group] for load in (Load.X, Load.Y, Load.START)}
     at |= {load: buffers[load][0, group] for load in (Load.SCALE, Load.SHIFT)}
@@ -51,7 +51,7 @@ def _compute(control, scalars, buffers, work, before):
 
 @pytest.mark.parametrize("dsps", [4, 1])
 def test_elements(dsps):
-    """All operands and uses, one element per cycle, give the right result, sum and kept number on time."""
+    """With all operands and destinations, at one element per cycle, results, sums and kept numbers are correct."""
     lane = RowLane(rows=ROWS, groups=GROUPS, dsps=dsps)
     unit, latency = Unit(lane), lane.latency
     for seed, kind in enumerate(KINDS):
@@ -68,8 +68,8 @@ def test_elements(dsps):
             "element": np.array([buffers[load][row, group].view(np.uint32) for load, row, group in loads]
                                 + [0] * (cycles - begin))})
 
-        # The work buffer first receives x, followed by random elements, which keep their results for some cycles
-        # before they are read again.
+        # The work buffer is filled with x. Random elements follow, which do not read a kept result until some cycles
+        # have passed.
         filling = [{"a": A.X, "kept": 1, "row": row, "group": group}
                    for row in range(ROWS) for group in range(GROUPS)]
         controls = [{} for _ in range(begin)] + filling + [{} for _ in range(latency)]

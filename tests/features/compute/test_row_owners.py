@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Row owners next to a memory, compared with the golden model, cycle by cycle: hdl/features/compute/row_owners.py."""
+"""Row owners of a memory, compared with the golden model in every cycle: hdl/features/compute/row_owners.py."""
 
 import dataclasses
 
@@ -21,13 +21,13 @@ from tests.refusals import refuses
 ROWS, LANES = 64, 2
 GROUP_ROWS = 32 // LANES
 CYCLES = 3_000
-#: Numbers of the rows that are read and written.
+#: Row numbers that random traffic uses.
 FEW = np.array([*range(14), ROWS - 2, ROWS - 1])
 
 
 class Bench(wiring.Component):
-    """A memory with owned readers and writers, and a host without owner. ``clear`` resets only the owners. If
-    guarded, engine rows are relative to a window, which is an input."""
+    """A memory with row owners, an engine with buffer numbers and a host without. ``clear`` resets only the owners.
+    If ``guarded``, the engine's rows are relative to the input ``window``."""
 
     def __init__(self, *, guarded=False):
         self._guarded = guarded
@@ -72,14 +72,14 @@ def guarded():
 
 @dataclasses.dataclass
 class Found:
-    """Expected ``dead`` and ``row``, per cycle."""
+    """Expected outputs ``dead`` and ``row`` in each cycle."""
 
     dead: np.ndarray
     row: np.ndarray
 
 
 def expected(inputs, taken, owners, clear, window=(0, ROWS // GROUP_ROWS)):
-    """Outputs that follow from the memory's grants and transfers in each cycle, for an engine with a window."""
+    """Compute the expected outputs from the accepted accesses of each cycle, for an engine with a window."""
     base, size = (GROUP_ROWS * groups for groups in window)
     cycles = len(clear)
     outcome = Found(np.zeros(cycles, bool), np.zeros(cycles, int))
@@ -103,7 +103,7 @@ def expected(inputs, taken, owners, clear, window=(0, ROWS // GROUP_ROWS)):
 
 
 def play(unit, inputs, clear, owners, note, window=None):
-    """Apply the inputs of every cycle, and compare; the model continues with the same ``owners``."""
+    """Run the unit with the given inputs, and compare its outputs with the model, which updates ``owners``."""
     if window is not None:
         inputs = {**inputs, "window": np.full(len(clear), window[0] | window[1] << 2)}
     unit.reset()
@@ -117,7 +117,7 @@ def play(unit, inputs, clear, owners, note, window=None):
 
 
 def traffic(generator, cycles, kind, seed, *, owners=3, rows=FEW):
-    """Reads and writes of both sides at any time, in few rows, so that they collide."""
+    """Draw reads and writes of engine and host in few rows, so that accesses collide."""
     inputs = {f"{name}__{field}": generator.choice(limit, size=cycles)
               for name in ("read", "write", "host_read", "host_write")
               for field, limit in (("row", rows), *((("keep", np.arange(1 << LANES)),) if "write" in name else ()))}
@@ -125,12 +125,12 @@ def traffic(generator, cycles, kind, seed, *, owners=3, rows=FEW):
     rates = {"read": 0.8, "write": 0.5, "host_read": 0.2, "host_write": 0.1}
     for index, (name, rate) in enumerate(rates.items()):
         inputs[f"{name}__valid"] = stall_array(kind, cycles, seed=seed + index) & (generator.random(cycles) < rate)
-        inputs[f"{name}__valid"][-2:] = False  # makes all accepted writes reach the memory by the end
+        inputs[f"{name}__valid"][-2:] = False  # lets all accepted writes reach the memory
     return inputs
 
 
 def written(unit, generator, kind, seed, *window):
-    """Owners after the host has written all rows, since a reset of the unit keeps the contents of the memory."""
+    """Write all rows as the host, since a reset keeps the stored owners; return the model's owners."""
     owners, count = Golden(ROWS), ROWS + 2
     clean = {name: np.zeros(count, int) for name in traffic(generator, 1, kind, seed)}
     clean |= {"host_write__row": np.arange(count) % ROWS, "host_write__keep": np.ones(count, int),
@@ -141,7 +141,7 @@ def written(unit, generator, kind, seed, *window):
 
 @pytest.mark.parametrize("kind", STALLS)
 def test_every_cycle(unit, kind):
-    """Both sides read and write in any order, and owners are reset at any time, which changes no number."""
+    """Outputs match for any reads and writes, and for resets at any time, which keep the stored buffer numbers."""
     seed = 100 + STALLS.index(kind)
     generator = np.random.default_rng(seed)
     owners = written(unit, generator, kind, seed)
@@ -158,11 +158,11 @@ def test_every_cycle(unit, kind):
 
 @pytest.mark.parametrize("window", [(1, 2), (2, 1), (0, 0), (0, 4)])
 def test_window(guarded, window):
-    """Only rows of the window are stamped and compared; numbers stay with their rows when the window moves."""
+    """Only rows in the window are stamped and checked; rows keep their buffer numbers when the window moves."""
     seed = 10 * window[0] + window[1]
     generator = np.random.default_rng(seed)
     owners = written(guarded, generator, "none", seed, window)
-    # Two rows at each limit of a window, numbered from the window and by the host.
+    # Rows next to the limits of a window, both as the engine and as the host numbers them.
     edges = np.array([0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 63])
     for part in (window, (1, 1), window):
         inputs = traffic(generator, CYCLES, "geometric", seed, rows=edges)
@@ -172,7 +172,7 @@ def test_window(guarded, window):
 
 
 def test_latency(unit):
-    """A read of row 5 with a different owner is detected after ``latency`` cycles; then the lowest row counts."""
+    """A dead read of row 5 is reported after ``latency`` cycles; a later dead read of a lower row replaces it."""
     zeros = dict.fromkeys(traffic(np.random.default_rng(0), 1, "none", 0), 0)
     cycles = 20
     inputs = {name: np.zeros(cycles, int) for name in zeros}

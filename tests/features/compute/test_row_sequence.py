@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Sequences of the memory rows of a submatrix: hdl/features/compute/row_sequence.py."""
+"""Sequence of the memory rows of a submatrix: hdl/features/compute/row_sequence.py."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ LAYOUTS = row_sequence_layout(ROWS, MOST, LANES, 2), step_layout(ROWS, MOST, LAN
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Walk:
-    """First row, rows from line to line, last line and group, lines and groups inside, and last mask."""
+    """A submatrix: first row, row pitch, last line and group, lines and last group inside, and mask of that group."""
 
     row: int
     pitch: int
@@ -48,7 +48,7 @@ def _steps(walk):
 
 
 def _model(unit, walks, willing, ready):
-    """A step is offered when the previous step departs."""
+    """Expected trace: each step is offered as soon as the previous one departs."""
     feed, output = Feed(len(walks), willing["i"]), Output(ready["o"])
     for walk in walks:
         loaded = feed.accept(output.departed)
@@ -84,7 +84,7 @@ test_offers_stand_for_all_time = offers(lambda: RowSequence(rows=8, most=4, lane
 
 
 def test_throughput():
-    """One step per cycle, from sequence to sequence; the first comes one cycle after its sequence."""
+    """One step per cycle, also between sequences; the first step comes one cycle after its sequence."""
     run = BENCH.check(count=6_000)
     count = sum((walk.line + 1) * (walk.group + 1) for walk in run.drive.drawn)
     assert run.moves().tolist() == list(range(RowSequence.latency, RowSequence.latency + count))

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Functions of the rows of a sequence, from memory to memory: hdl/features/compute/row_unit.py."""
+"""Row functions of sequences, from memory to memory: hdl/features/compute/row_unit.py."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ def _unit(lanes, columns, dsps):
 
 
 def _run(parameters, jobs, memories, *, cycles, paces=None, note=""):
-    """Run jobs, compare reads, writes, memories and ``bad``, and return the runs and the cycles of each job."""
+    """Run jobs and compare reads, writes, memories and ``bad``; return the model's runs, and the cycles per job."""
     lanes, columns, _ = parameters
     _, bench, _ = _unit(*parameters)
     bench.reset()
@@ -49,7 +49,7 @@ def _run(parameters, jobs, memories, *, cycles, paces=None, note=""):
 
 
 def _quiet(parameters, job, memories, *, note=""):
-    """Run a job with memories that never stall, in exactly the cycles of the model; return the cycles."""
+    """Run a job with memories that never stall; check that it takes the model's cycles, and return them."""
     _, _, golden = _unit(*parameters)
     copies = [memory.copy() for memory in memories]
     want = golden.job(job.job, model.run(job.job, copies, columns=parameters[1]).blocks)
@@ -59,7 +59,7 @@ def _quiet(parameters, job, memories, *, note=""):
 
 
 def _draw(generator, function, rows, columns, *, kind="ordinary", **options):
-    """A job for the first unit, and its memories."""
+    """Draw a job for the first unit, and its memories."""
     job = draw_job(generator, function, rows, columns, lanes=UNITS[0][0], **options)
     return job, memories_of(generator, kind, lanes=UNITS[0][0], jobs=[job])
 
@@ -77,7 +77,7 @@ test_parameters = refused(RowUnit, {"lanes": 4, "memory_rows": 64}, [
 @pytest.mark.parametrize("function", RowFunction)
 @pytest.mark.parametrize("unit", UNITS)
 def test_cycles(unit, function):
-    """Each function, with any shapes and numbers, in place or not, has the right bits, accesses and cycles."""
+    """Each function, with any shapes and numbers, in place or not, gives the right bits, accesses and cycles."""
     lanes, columns, _ = unit
     generator = np.random.default_rng(int(function))
     shapes = [(1, 1), (1, columns), (8 * lanes, columns), (8 * lanes + 1, lanes + 1), (16, lanes), (40, 3),
@@ -109,7 +109,7 @@ def test_stalls(unit):
 
 
 def test_speed():
-    """Sixteen rows of 32 columns, or 32 rows of 16, take at most the cycles that the text model allows."""
+    """Sixteen rows of 32 columns, or 32 rows of 16, do not exceed the cycles budgeted for the text model."""
     generator = np.random.default_rng(1)
     limits = {
         (RowFunction.ADD, 16, 32, True): 320, (RowFunction.SCALE, 16, 32, False): 210,
@@ -126,7 +126,7 @@ def test_speed():
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38, 1e-45, -1e-39, 0.0, -0.0])
 def test_special_numbers(special):
-    """A special number is handled at each position of a row, and in rows that contain nothing else."""
+    """Special numbers are handled at each position of a row, and in rows that consist only of them."""
     lanes = UNITS[0][0]
     generator = np.random.default_rng(1)
     for function in (RowFunction.ADD, RowFunction.SCALE, RowFunction.NORM, RowFunction.NORM_BACK,
@@ -142,7 +142,7 @@ def test_special_numbers(special):
 
 
 def test_equal_rows():
-    """Rows of equal elements have no deviation, so that only the root of epsilon remains."""
+    """Rows of equal elements have zero variance, so that the deviation is the root of epsilon."""
     generator = np.random.default_rng(1)
     job, memories = _draw(generator, RowFunction.NORM, 5, 8, started=False)
     fields = job.job
@@ -158,14 +158,14 @@ def test_equal_rows():
 
 
 def test_equal_numbers():
-    """Sixteen rows that are added to one row of a table are added in order, each to the sum so far."""
+    """Sixteen rows with the same row number are added to that table row one after another."""
     generator = np.random.default_rng(1)
     job, memories = _draw(generator, RowFunction.SCATTER, 16, 32, started=False, spread=1, kind="cancelling")
     assert _quiet(UNITS[0], job, memories) == 1514
 
 
 def test_numbers_of_a_table():
-    """Numbers up to the last table row are valid; larger ones are invalid, and leave no trace in the next job."""
+    """Row numbers up to the last table row are valid; larger ones are invalid, and do not affect the next job."""
     generator = np.random.default_rng(1)
     for function in (RowFunction.GATHER, RowFunction.SCATTER):
         for started in (False, True)[:1 + (function == RowFunction.GATHER)]:
@@ -206,7 +206,7 @@ def test_long_sequence():
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_reset(unit):
-    """A reset in each part of a job leaves no trace of it."""
+    """A reset in any part of a job does not affect the next job."""
     lanes, _, _ = unit
     _, bench, golden = _unit(*unit)
     generator = np.random.default_rng(1)

@@ -28,13 +28,13 @@ UNITS = ((2, 4, 1), (4, 8, 4))
 ROWS = 17
 #: Rows and columns of C.
 SHAPE = (100, 200)
-#: A product that runs before the tests, neither scaled nor masked.
+#: An inactive scale and mask, although the other fields are set.
 PLAIN = gemm.ScaleMask(scale=0x40000000, alternative=0x42280000, mask=Mask(triangle=True))
 
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """A tile of results: its position in C, its form, and its elements, which may be beyond the edges."""
+    """A tile of results, with its position in C, its form, and its elements, some possibly outside of C."""
 
     m: int
     n: int
@@ -53,7 +53,7 @@ def _tiles(generator, rows, lanes, count, kind="ordinary"):
 
 
 def _beats(tiles, lanes, rows):
-    """Results of tiles, row by row and group by group."""
+    """Result rows of tiles, line by line and group by group, as arrays by field."""
     values = {"elements": [], "row": [], "group": [], "last": []}
     for tile in tiles:
         elements = tile.elements.view(np.uint32).reshape(len(tile.elements), -1, lanes)
@@ -76,7 +76,7 @@ def _want(tiles, scale_mask):
 
 
 def _trace(counts, *, latency, announced, willing, ready):
-    """Handshakes of results, cycle by cycle.
+    """Expected handshakes of result rows, cycle by cycle.
 
     A row is accepted when its tile has been announced in an earlier cycle, the last row of the previous tile was
     accepted in an earlier cycle, and fewer than :data:`ROWS` are in flight at the start of the cycle.
@@ -114,7 +114,7 @@ def _fixed(unit_of, tiles, scale_mask):
 
 
 def _drive(generator, *unit_of):
-    """Tiles of all forms, partial and final, with all kinds of numbers."""
+    """Draw tiles of all forms, partial and final, with all kinds of numbers."""
     tiles = list(_tiles(generator, *unit_of[:2], 8, KINDS[generator.integers(len(KINDS))]))
     return _fixed(unit_of, tiles, draw_scale_mask(generator, *SHAPE))
 
@@ -148,7 +148,7 @@ def test_throughput(unit_of):
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_known_answers(unit_of):
-    """Known values: the causal mask's boundary j <= i, rounded and subnormal products, unchanged partial results."""
+    """Known answers: the causal mask j <= i, rounded and subnormal products, and unchanged partial results."""
     rows, lanes, _ = unit_of
     ones = np.ones((rows, lanes * SLOTS), np.float32)
     causal = gemm.ScaleMask(masked=1, alternative=0xC61C4000, mask=Mask(triangle=True))

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Functions of sequences in a node, ROWS and SOFTMAX: hdl/features/compute/engine.py."""
+"""The sequence functions ROWS and SOFTMAX in a node: hdl/features/compute/engine.py."""
 
 import numpy as np
 
@@ -26,7 +26,7 @@ ROWS = 6
 
 
 def sequence():
-    """Memories and instructions of a sequence: every function of rows, results in place of operands, and padding."""
+    """Memories and instructions that use every row function, in-place results, and padding."""
     generator = np.random.default_rng(9)
     memories = {space: generator.standard_normal(words).astype(np.float32).view(np.uint32)
                 for space, words in zip(PLACES, WORDS, strict=True)}
@@ -68,7 +68,7 @@ def sequence():
 
 
 def unit_cycles(memories):
-    """Cycles that the units need for all instructions, with memories that never stall."""
+    """Sum of the cycles that units need for all instructions, with memories that never stall."""
     memories, total = {space: memory.copy() for space, memory in memories.items()}, 0
     for instruction in golden.check(memories, base=LIST, length=ROWS)[0]:
         job = layer_list.job(instruction, lanes=CONFIG.lanes, memory_rows=max(WORDS) // CONFIG.lanes)
@@ -87,7 +87,7 @@ def unit_cycles(memories):
 
 
 def test_every_function():
-    """Every sequence function gives the right bits and cycles, not counting its unit's; wrong numbers end a list."""
+    """Every sequence function gives the right bits and cycles; an invalid row number ends the list."""
     node = node_unit()
     memories, instructions = sequence()
     for number, outcome in ((None, EventStatus.OK), (7, EventStatus.BAD_INSTRUCTION)):

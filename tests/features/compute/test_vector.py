@@ -28,7 +28,7 @@ def _unit(lanes, units, columns, dsps, interval, sequences):
 
 
 def _quiet(unit_of, case, *, seed=1, before=None):
-    """Run a job with memories that never stall, in exactly the cycles of the model; return the cycles."""
+    """Run a job with memories that never stall; check that it takes the model's cycles, and return them."""
     _, unit, golden = _unit(*unit_of)
     want = golden.job(case.job.rows, case.job.columns, loss_lane=case.job.loss_lane, softmax=case.job.softmax)
     willing = np.arange(want + 1) >= 3 + ANSWER
@@ -52,7 +52,7 @@ test_parameters = refused(VectorUnit, {"lanes": 4, "memory_rows": 64}, [
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_cycles(unit):
-    """The closed form is exact to the cycle, for numbers of all kinds, in one block of rows and in several."""
+    """The closed form gives the exact cycles, for all kinds of numbers, in one block of rows and in several."""
     lanes, units, columns, *_, sequences = unit
     generator = np.random.default_rng(1)
     shapes = [(1, 1), (1, columns), (16 * units, columns), (16 * units + 1, 3), (48 * units, 2), (30, 8), (29, 7)]
@@ -64,7 +64,7 @@ def test_cycles(unit):
 
 
 def test_share_of_digits():
-    """Thirty rows of ten scores take at most 3,000 cycles."""
+    """The loss of the digits network, with thirty rows of ten scores, takes at most 3,000 cycles."""
     generator = np.random.default_rng(1)
     assert _quiet(UNITS[0], draw(generator, "ordinary", 30, 10, lanes=4)) <= 3000
     assert _unit(*UNITS[0])[2].job(30, 10) == 2392
@@ -98,7 +98,7 @@ def _given(scores, labels, **places):
 
 
 def test_known_answers():
-    """Exponentials appear as gradients: a row (x, 0) has exp(x) as the first term of its total."""
+    """Known exponentials: the first gradient of a row (x, 0) is exp(x) / (exp(x) + 1)."""
     powers = {-1e-6: 0x3F7F_FFEF, -0.5: 0x3F1B_4598, -1: 0x3EBC_5AB2, -10: 0x383E_6BCE, -87.5: 0x006C_B2BC, -10000: 0}
     scores = np.array([[x, 0] for x in powers], np.float32)
     case = _given(scores, [1] * len(powers))
@@ -110,7 +110,7 @@ def test_known_answers():
 
 
 def test_masked_rows():
-    """In rows where every score is -10,000, each of the N columns has a weight of 1 / N."""
+    """In a row of N scores that are all -10,000, each column has a weight of 1 / N."""
     for count in (1, 2, 3, 10, 64):
         case = _given(np.full((5, count), -10000), [0, count - 1, count // 2, 0, 0])
         gradient = cross_entropy(case.scores, case.labels).gradient.view(np.float32)
@@ -120,7 +120,7 @@ def test_masked_rows():
 
 
 def _special(number):
-    """Rows with a special number at each position, and rows with nothing else."""
+    """Rows with a special number at one position each, and rows that consist only of it or of its negative."""
     return np.concatenate([np.where(np.eye(6, dtype=bool), np.float32(number), np.float32(0.5)),
                            np.full((1, 6), number), np.full((1, 6), -number)])
 
@@ -131,7 +131,7 @@ def test_special_scores(special):
 
 
 def test_wrong_labels():
-    """A wrong label changes only its row, ends with ``bad``, and leaves no trace in the next job."""
+    """A wrong label affects only its row and raises ``bad`` at the end of the job, not in the next job."""
     generator = np.random.default_rng(1)
     scores = generator.standard_normal((6, 5))
     right = _given(scores, [0, 1, 2, 3, 4, 0])
@@ -154,7 +154,7 @@ def test_special_softmax(special):
 
 
 def test_padding():
-    """Rows of padding are zero and have no loss, whatever the scores; without sequences they are errors."""
+    """Padding rows have zero gradients and no loss, whatever the scores; without sequences they are errors."""
     generator = np.random.default_rng(2)
     scores = generator.standard_normal((20, 5)).astype(np.float32)
     scores[3], scores[4, 2] = np.nan, np.inf
@@ -184,7 +184,7 @@ def test_refused_jobs():
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_reset(unit):
-    """A reset in each part of a job leaves no trace of it."""
+    """A reset in any part of a job does not affect the next job."""
     lanes, units, *_ = unit
     generator = np.random.default_rng(1)
     for function in range(1 + unit[-1]):

@@ -6,14 +6,14 @@ from sim.verilated.vectors import Unit
 
 
 def _places(units, rows, columns):
-    """Unit, group, column and address, and whether each is the last of its row and of the block."""
+    """Expected positions: unit, group, column, address, and whether it is the last of its row and of the block."""
     return [(row % units, row // units, column, row // units * columns + column, column == columns - 1,
              column == columns - 1 and row == rows - 1) for row in range(rows) for column in range(columns)]
 
 
 @pytest.mark.parametrize("units", [2, 4])
 def test_places(units):
-    """Positions are right in blocks of all sizes, with pauses, and if a start comes before the end."""
+    """Positions are correct in blocks of all sizes, with pauses, and if a new start precedes the end."""
     generator = np.random.default_rng(units)
     unit = Unit(VectorSequence(units=units, columns=8))
     names = ("unit", "group", "column", "address", "last", "ends")

@@ -1,4 +1,4 @@
-"""Golden model of :mod:`hdl.features.far.guard`, cycle by cycle; rows are the engine's or the far memory's."""
+"""Golden model of :mod:`hdl.features.far.guard`, cycle by cycle."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ class FarGuard:
         self._zeros = self._stray = self._given = False
 
     def step(self, inputs: Inputs) -> Outputs:
-        """Outputs in this cycle; the model then moves to the next cycle."""
+        """Return the outputs of this cycle and advance to the next one."""
         inside = inputs.row is not None and inputs.row < self._rows
         may = inputs.write or not self._of_before
         asked = self._base + inputs.row if inputs.row is not None and inside and may else None

@@ -1,4 +1,4 @@
-"""A far memory as gateware, for benches: inputs decide when it accepts requests and gives answers."""
+"""Far memory in gateware for test benches; inputs control when it accepts requests and answers."""
 
 from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import wiring
@@ -10,7 +10,7 @@ from hdl.streams.stream import Queue
 
 
 class LateMemory(wiring.Component):
-    """Far memory that accepts requests while ``takes``, and answers ``latency`` cycles later, while ``speaks``."""
+    """Far memory of ``latency`` cycles; it accepts requests while ``takes`` and answers while ``speaks`` is high."""
 
     def __init__(self, *, rows, lanes, latency):
         self._rows, self._lanes, self._latency = rows, lanes, latency
@@ -24,7 +24,7 @@ class LateMemory(wiring.Component):
         m.submodules.queue = queue = Queue(shape=bits, depth=128, block=False)
         taken = far.valid & far.ready
         answer = Cat(read.data, taken & ~far.write)
-        for age in range(self._latency - 1):  # the queue takes one more cycle
+        for age in range(self._latency - 1):  # the queue adds one cycle
             later = Signal(bits + 1, name=f"answer_{age}")
             m.d.sync += later.eq(answer)
             answer = later

@@ -1,16 +1,16 @@
-"""Golden model of :mod:`hdl.features.far.memories`, with every port, cycle by cycle."""
+"""Golden model of :mod:`hdl.features.far.memories`, for all ports, cycle by cycle."""
 
 import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-#: Maximum number of rows that the far memory owes.
+#: Maximum number of read rows that the far memory has not answered.
 OUTSTANDING = 65
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """Request of a port, with a row of its own memory, or of the far memory."""
+    """Request of a port or to the far memory; ``row`` is relative to the port's memory or to the far memory."""
 
     row: int
     keep: int = 0
@@ -45,7 +45,7 @@ class _Port:
     base: int
     group: int
     host: bool
-    rows: int | None = None  # rows of its window, if it is guarded
+    rows: int | None = None  # rows of the port's window, if it is guarded
     queue: int = 0
 
     def is_outside(self, request: Request) -> bool:
@@ -55,7 +55,7 @@ class _Port:
 class FarMemories:
     """Model of the unit.
 
-    Ports are in the order of memories; each memory has the unit's ports in order, then the host's.
+    Ports are listed memory by memory: first the engines' ports of a memory, then the host's.
     """
 
     def __init__(self, bases: Mapping[str, int], readers: Mapping[str, Sequence[int]],
@@ -75,12 +75,12 @@ class FarMemories:
                     for queue in owners[name][kind]:
                         port = next(engines)
                         port.base, port.rows, port.queue = port.base + first, rows, queue
-        self._strays, self._blank = 0, False  # whether the owed row is outside the window
+        self._strays, self._blank = 0, False  # strays by queue; whether zeros are due
         #: Writers in order of priority.
         self._order = sorted(range(len(self.writers)), key=lambda n: self.writers[n].host)
         self._far: Request | None = None
         self._served, self._wrote = 0, False
-        #: Readers to which the far memory owes a row, the oldest first, and whether the row is still wanted.
+        #: Readers that wait for a row, the oldest first, each with whether the row is still wanted.
         self._owed: collections.deque[list[int]] = collections.deque()
         self._responses = [False] * len(self.readers)
         self._elements = 0
@@ -88,13 +88,13 @@ class FarMemories:
         self._zeros, self._of_host = 0, 0
 
     def _may_read(self, port: _Port, inputs: Inputs, forgets: bool) -> bool:
-        """Whether a reader's request can be made."""
+        """Whether a reader's request may be granted."""
         away = self._silent if port.host else inputs.abandon[port.group]
         stale = any(self.readers[n].group == port.group and not wanted for n, wanted in self._owed)
         return not (away or stale or (port.host and self._zeros) or forgets or len(self._owed) == OUTSTANDING)
 
     def step(self, inputs: Inputs) -> Outputs:
-        """Outputs in this cycle; the model then moves to the next cycle."""
+        """Return the outputs of this cycle and advance to the next one."""
         taken = self._far is not None and inputs.ready
         answer = 0 if self._blank else inputs.answer
         speaks = taken or answer is not None
@@ -116,7 +116,7 @@ class FarMemories:
         read = reads if free and (self._wrote or writes is None) else None
         write = writes if free and not (reads is not None and self._wrote) else None
         read_ready = [n == read or (port.host and silent) for n, port in enumerate(self.readers)]
-        # A writer is ready when it would come first, even without a request.
+        # A writer is ready, even without a request, when no other writer precedes it.
         goes, write_ready = write is not None, [False] * len(self.writers)
         for n in self._order:
             write_ready[n] = goes

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The guard at a far port: compared with its model, with the mover, and proven for all requests and windows."""
+"""The guard of a far port: compared with its model, used by the mover, and proven for all requests and windows."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_every_cycle(unit, base, size):
     inputs, shown = [], []
     for _ in range(cycles):
         row = int(generator.choice(edges)) if generator.random() < 0.7 else None
-        write = generator.random() < 0.3 or owed == DEPTH  # requests nothing more
+        write = generator.random() < 0.3 or owed == DEPTH  # no more reads until an answer comes
         inputs.append(golden.Inputs(
             row=row, write=write, ready=generator.random() < 0.7, answers=owed > 0 and generator.random() < 0.3,
             link_reset=generator.random() < 0.02))
@@ -88,7 +88,7 @@ def test_every_cycle(unit, base, size):
 
 
 class Guarded(wiring.Component):
-    """The mover connected to a guard, with the watch over its commands."""
+    """The mover, with a guard at its far port and a watch over its commands."""
 
     def __init__(self):
         config = NodeConfig(
@@ -122,7 +122,7 @@ class Guarded(wiring.Component):
     (0, 32, EventStatus.OK), (0, 33, EventStatus.OUT_OF_WINDOW), (31, 2, EventStatus.OUT_OF_WINDOW),
     (32, 1, EventStatus.OUT_OF_WINDOW), (100, 28, EventStatus.OUT_OF_WINDOW)])
 def test_moves_that_leave_the_window(back, first, rows, status):
-    """Rows outside read as zeros, or are not written; the command continues, and its event reports them."""
+    """Rows outside the window read as zeros and are not written; the command continues, and its event reports it."""
     base, size, last = 16, 32, 60
     far = [[1000 * row + lane for lane in range(LANES)] for row in range(ROWS)]
     near = [[7 * row + 5 + lane for lane in range(LANES)] for row in range(64)]
@@ -185,8 +185,8 @@ def test_moves_that_leave_the_window(back, first, rows, status):
 
 
 class Inside(wiring.Component):
-    """Specification for any requests and constant window: far-memory accesses are in the window; accesses outside are
-    reported, accepted and read as zeros; no answer from before a link reset reaches the engine."""
+    """Specification for any requests and a constant window: far memory is accessed only inside the window; accesses
+    outside are accepted, reported and read as zeros; answers from before a link reset do not reach the engine."""
 
     def __init__(self):
         super().__init__({
@@ -204,7 +204,7 @@ class Inside(wiring.Component):
         # Requests in flight, and requests from before the latest link reset.
         owed, old = Signal(range(4)), Signal(range(4))
         asked, left = Signal(), Signal.like(owed)
-        answered, answer = Signal(), Signal(32)  # whether a row was answered, and its words, in the previous cycle
+        answered, answer = Signal(), Signal(32)  # previous cycle's answer: valid bit and words
         m.d.sync += [before.eq(self.window), settled.eq(1), told.eq(outside),
                      blank.eq(outside & ~engine.write & ~self.link_reset)]
         m.d.comb += [
@@ -223,7 +223,7 @@ class Inside(wiring.Component):
             Assert(unit.stray == told), Assert(~blank | (engine.response & (engine.answer[0] == 0))),
             Assert(blank | (engine.response == answered)), Assert(~(blank & answered)),
             Assert(blank | (engine.answer[0] == answer)), Assert(unit.owes == (owed != 0)),
-            # Induction needs the relation between the two counts.
+            # The induction step needs the relation between both counts.
             Assert(unit.owed == owed), Assert(unit.old == (old != 0)), Assert((old == 0) | (old == owed)),
         ]
         m.d.sync += [answered.eq(self.far_response & (old == 0)), answer.eq(self.far_answer)]

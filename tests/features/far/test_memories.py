@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The memories of a server inside its far memory: every port compared with the model in every cycle."""
+"""A server's memories inside its far memory: every port equals the model's in every cycle."""
 
 import numpy as np
 import pytest
@@ -14,13 +14,13 @@ from tests.features.far import memories_model as golden
 from tests.features.far.traffic import Traffic
 from tests.refusals import refuses
 
-#: Groups of readers and counts of writers: two engines at the weights, and a single reader.
+#: By lane count: reader groups and number of writers of each memory; with two lanes, two engines use the weights.
 PORTS = {
     2: ({"weights": (0, 1), "state_0": (0,), "state_1": (0,)}, {"weights": 2, "state_0": 1, "state_1": 1}),
     1: ({"weights": (0,)}, {"weights": 1}),
 }
 
-#: Windows in guarded memories of two lanes, in groups of rows, and the queue depths of their ports.
+#: Windows of guarded memories with two lanes, as base and size in groups, and queues that own their ports.
 WINDOWS = {"weights": (1, 2), "state_0": (0, 0), "state_1": (1, 1)}
 OWNERS = {"weights": ((0, 1), (1, 0)), "state_0": ((0,), (0,)), "state_1": ((1,), (1,))}
 
@@ -34,7 +34,7 @@ def configuration(lanes):
 
 @pytest.fixture(scope="module", params=sorted(PORTS))
 def bench(request):
-    """Lanes, and the unit."""
+    """Lane count and Verilated unit."""
     lanes = request.param
     readers, writers = PORTS[lanes]
     return lanes, Unit(FarMemories(config=configuration(lanes), readers=readers, writers=writers),
@@ -49,7 +49,7 @@ def guarded():
 
 
 def model(lanes, windows=None):
-    """The model, and the rows of the memory at each of its read ports and write ports."""
+    """Return the model, and the row counts of the memories at its read ports and at its write ports."""
     config, (readers, writers) = configuration(lanes), PORTS[lanes]
     rows = {name: config.memory_map[name].words // lanes for name in config.far_bases}
     guards = [] if windows is None else [
@@ -61,14 +61,14 @@ def model(lanes, windows=None):
 
 
 def names(lanes, kind):
-    """Ports of the unit in the model's order."""
+    """Names of the unit's ports in the model's order."""
     readers, writers = PORTS[lanes]
     counts = {name: len(groups) for name, groups in readers.items()} if kind == "read" else writers
     return [f"{name}_{kind}__{n}" for name, count in counts.items() for n in range(count + 1)]
 
 
 def compare(lanes, unit, cycles, where, windows=None):
-    """Run the unit with the inputs of all cycles, and compare its outputs."""
+    """Run the unit with the model's inputs, and compare its outputs in all cycles."""
     driven, shown = zip(*cycles, strict=True)
     noise = np.random.default_rng(len(cycles)).integers(0, 1 << 32, len(cycles), dtype=np.uint64)
 
@@ -137,7 +137,7 @@ def test_constructor_errors():
 
 
 def random_traffic(lanes, unit, windows=None, *, seed, **options):
-    """Run random traffic, and compare the unit in every cycle."""
+    """Run random traffic on the model, and compare the unit with it in every cycle."""
     unit_model, rows = model(lanes, windows)
     traffic = Traffic(seed=seed, model=unit_model, rows=rows, lanes=lanes, **options).run(6000)
     compare(lanes, unit, traffic.cycles, f"seed {seed}", windows)
@@ -158,7 +158,7 @@ def test_every_cycle(bench, pattern, latency, rates):
 @pytest.mark.parametrize(("pattern", "latency", "rates"), [
     ("none", 1, (0.5, 0.3)), ("geometric", 40, (0.2, 0.2)), ("freeze", 16, (0.1, 0.1))])
 def test_guarded_memories(guarded, pattern, latency, rates):
-    """Rows outside a window read as zeros and are not written; the host's rows are relative to the memory."""
+    """Rows outside a window read as zeros and are not written; host rows are relative to the whole memory."""
     traffic = random_traffic(2, guarded, WINDOWS, seed=latency, latency=latency, pattern=pattern, rates=rates)
     assert traffic.counts["outside"] > 100, traffic.counts
     assert not traffic.counts["forgotten"]
@@ -166,26 +166,26 @@ def test_guarded_memories(guarded, pattern, latency, rates):
 
 
 def idle(unit_model, **changes):
-    """Inputs of an idle cycle, except for ``changes``."""
+    """Inputs of an idle cycle, modified by ``changes``."""
     return golden.Inputs(**{
         "reads": [None] * len(unit_model.readers), "writes": [None] * len(unit_model.writers), "ready": True,
         "answer": None, "abandon": [False] * unit_model.groups, "link_reset": False, "timeout": 20} | changes)
 
 
 def play(lanes, changes):
-    """Run the model with consecutive inputs, and return its cycles."""
+    """Run the model with the non-idle inputs of each cycle in ``changes``; return all inputs and outputs."""
     unit_model, _ = model(lanes)
     return [(inputs, unit_model.step(inputs)) for inputs in (idle(unit_model, **change) for change in changes)]
 
 
 def read(lanes, number, row):
-    """Change of the inputs that makes one port read."""
+    """Changed inputs that make one port read a row."""
     count = len(model(lanes)[0].readers)
     return {"reads": [golden.Request(row=row) if n == number else None for n in range(count)]}
 
 
 def test_latency(bench):
-    """A far memory's answer, one cycle after its request, reaches the reader another cycle later."""
+    """An answer of the far memory, one cycle after the request, reaches the reader another cycle later."""
     lanes, unit = bench
     cycles = play(lanes, [read(lanes, 0, 5), {}, {"answer": 77}, {}, {}])
     compare(lanes, unit, cycles, "latency")
@@ -196,7 +196,7 @@ def test_latency(bench):
 
 
 def test_reset_drops_answers(bench):
-    """A reader that was reset gets the answer to its second read, not to its first."""
+    """After a reset, a reader does not get the answer to its earlier read, only to its next one."""
     lanes, unit = bench
     away = {"abandon": [True] * model(lanes)[0].groups}
     cycles = play(lanes, [
@@ -209,9 +209,9 @@ def test_reset_drops_answers(bench):
 
 
 def test_silence(bench):
-    """The host gets zeros after ``timeout`` cycles, then immediately, until the far memory answers again."""
+    """After ``timeout`` silent cycles the host reads zeros, then immediately, until the far memory answers again."""
     lanes, unit = bench
-    number = len(PORTS[lanes][0]["weights"])  # number of the host's port at the weights
+    number = len(PORTS[lanes][0]["weights"])  # index of the host's port at the weights
     quiet = {"ready": False}
     cycles = play(lanes, [
         read(lanes, number, 5), *[quiet] * 30, quiet | read(lanes, number, 6), *[quiet] * 3, {}, {}, {"answer": 8},
@@ -222,7 +222,7 @@ def test_silence(bench):
 
 
 def test_forgets_when_links_are_reset(bench):
-    """Owed rows are forgotten only after a link reset while the far memory is silent."""
+    """Pending rows are forgotten only if links are reset while the far memory is silent."""
     lanes, unit = bench
     away = {"abandon": [True] * model(lanes)[0].groups}
     quiet, reset = {"ready": False} | away, {"ready": False, "link_reset": True} | away

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-"""Proofs that each answer of the far memory goes to the reader that requested it, or to none after a reset, and that
-engine requests to guarded memories stay in the tenant's windows."""
+"""Proofs that each answer of the far memory goes to the reader that requested it, or to no reader after a reset, and
+that engine requests to guarded memories stay in the tenant's windows."""
 
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, ResetSignal, Signal
 from amaranth.lib import wiring
@@ -13,7 +13,7 @@ from sim.formal import prove
 
 
 class Owners(wiring.Component):
-    """Readers and writers of an engine and of the host at one memory; the solver chooses a read and follows it.
+    """Specification for an engine and the host at one memory; the solver chooses a read and follows it.
 
     The far memory answers its requests in order, and links are not reset.
     """
@@ -38,7 +38,7 @@ class Owners(wiring.Component):
                 writers[n].valid.eq(self.writes[n]), writers[n].row.eq(self.row[2 + n]), writers[n].keep.eq(1),
                 writers[n].elements[0].eq(self.elements[n])]
 
-        # Only the next request is granted, and only accepted reads are answered.
+        # At most one request is granted per cycle, and only accepted reads are answered.
         away = [self.abandon, unit.silent]
         reads = [readers[0].valid & readers[0].ready, readers[1].valid & readers[1].ready & ~unit.silent]
         writes = [writers[0].valid & writers[0].ready, writers[1].valid & writers[1].ready & ~unit.silent]
@@ -57,7 +57,7 @@ class Owners(wiring.Component):
             with m.If(far.write):
                 m.d.comb += Assert((far.elements[0] == expected_elements) & far.keep.all())
 
-        # The followed read: its port, the number of answers before it, and whether its port was reset since then.
+        # The followed read: its port, the number of answers due before it, and whether its port was reset since then.
         follows, port, ahead, dropped = Signal(), Signal(), Signal.like(owed), Signal()
         arrived, came, expected = Signal(), Signal(), Signal(32)
         gone = Signal()
@@ -84,8 +84,8 @@ def test_answers_go_to_their_owners():
 
 
 class Inside(wiring.Component):
-    """Engines and the host at two guarded memories, for any requests and constant windows: an engine stays in its
-    window, the host in its memory; requests outside are reported and answered with zeros."""
+    """Specification for engines and the host at two guarded memories, any requests and constant windows: engines stay
+    in their windows, the host in its memory; requests outside are reported and answered with zeros."""
 
     WORDS = 128, 64
 

@@ -1,4 +1,4 @@
-"""Random traffic for the model of memories within a far memory, and a scoreboard of the ports' answers."""
+"""Random traffic for the model of memories in a far memory, and a scoreboard that checks all answers."""
 
 import collections
 import random
@@ -8,14 +8,14 @@ from tests.features.far.memories_model import FarMemories, Inputs, Request
 
 
 class Traffic:
-    """Run the model with random requests, a slow far memory with late answers, resets of groups, and silences.
+    """Run the model with random requests, a far memory that stalls and falls silent, and resets of reader groups.
 
-    Every answer at a port is compared with the content at its grant, including all writes granted earlier. A port of
-    a group that was reset gets no answers to earlier requests.
+    Every answer is compared with the contents when the request was granted, after all writes granted earlier. When a
+    group is reset, its ports get no answers to earlier requests.
 
-    ``rows`` gives the memory's rows at each read port and at each write port; the far memory stalls in a pattern, and
-    answers within ``latency`` cycles. ``rates`` are the probabilities that a port reads and writes in a cycle, and
-    ``resets`` that a group is reset; a tenth of it applies to a link reset, and half of it to the start of a silence.
+    ``rows`` gives the row counts at the read ports and at the write ports. The far memory stalls in a pattern, and
+    answers within ``latency`` cycles. ``rates`` are the probabilities per cycle that a port reads and writes, and
+    ``resets`` that a group is reset. A link reset has a tenth of that probability, the start of a silence half of it.
     """
 
     def __init__(self, *, seed, model: FarMemories, rows, lanes, latency, pattern, rates=(0.5, 0.3), timeout=100,
@@ -23,11 +23,11 @@ class Traffic:
         self._random, self._model, self._rows, self._lanes = random.Random(seed), model, rows, lanes
         self._latency, self._rates, self._timeout, self._resets = latency, rates, timeout, resets
         self._stalls = stalls(pattern, seed=seed)
-        self._content, self._far = {}, {}  # contents by granted writes, and by accepted writes
-        self._owed = collections.deque()  # answers of the far memory, and their cycles
+        self._content, self._far = {}, {}  # contents after granted writes, and after accepted writes
+        self._owed = collections.deque()  # pending answers of the far memory, with their cycles
         self._expected = [collections.deque() for _ in model.readers]
         self._cycle, self._quiet, self._away, self._held = 0, 0, [0] * model.groups, 0
-        #: Counts of answers given, dropped and invented, of silences, forgotten rows, and rows outside of windows.
+        #: Counts of given, dropped and made-up answers, of silences, forgotten rows, and rows outside windows.
         self.cycles, self.counts = [], collections.Counter()
 
     def run(self, cycles):
@@ -53,7 +53,7 @@ class Traffic:
                 self._away[group] = generator.choice([1, 3, 40])
 
         def requests(ports, rows, chance, make):
-            # The host requests one memory at a time, and changes to another only after all answers have come.
+            # The host uses one memory at a time, and changes to a different one only when no answers are pending.
             hosts = [n for n, port in enumerate(ports) if port.host]
             host = next((n for n in hosts if ports is self._model.readers and self._expected[n]),
                         generator.choice(hosts))
@@ -75,13 +75,13 @@ class Traffic:
         content[request.row] = content.get(request.row, 0) & ~mask | request.elements & mask
 
     def _check(self, inputs, shown):
-        """Compare responses with granted reads, and act as the far memory."""
+        """Compare responses with granted reads, and update the state of the far memory."""
         model, where = self._model, f"cycle {self._cycle}"
         for n, port in enumerate(model.readers):
             wanted = self._expected[n]
             if not port.host and inputs.abandon[port.group]:
                 self.counts["dropped"] += len(wanted)
-                wanted.clear()  # the reader is in reset when a response arrives in this cycle
+                wanted.clear()  # a reader in reset ignores a response in this cycle
             elif shown.responses[n]:
                 elements = wanted.popleft()
                 made_up = elements is None or (port.host and shown.elements != elements)
@@ -117,6 +117,6 @@ class Traffic:
             self.counts["forgotten"] += len(self._owed)
             self._owed.clear()
             for n, port in enumerate(model.readers):
-                if not port.host:  # an engine is reset along with its links
+                if not port.host:  # a link reset also resets the engines
                     self._expected[n].clear()
         self.counts["silences"] += shown.silent and not self.cycles[-2][1].silent if self._cycle else 0

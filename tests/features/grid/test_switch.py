@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The switch between ports and links, compared with its model in every cycle: hdl/features/grid/switch.py."""
+"""Switch between ports and links, compared with its model in every cycle: hdl/features/grid/switch.py."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ SIGNATURES = {"credits": LinkSignature(), "wider": WiderSignature()}
 
 
 def split(signature):
-    """Names of the forward wires, ``valid`` first, and of the return wires."""
+    """Names of the forward wires and of the return wires."""
     members = signature.members.items()
     return ([name for name, member in members if member.flow == Out],
             [name for name, member in members if member.flow == In])
@@ -53,7 +53,7 @@ def test_parameters(signature, kind, message):
 
 
 def random_rows(generator, signature, *, hold):
-    """Inputs of many cycles: words on all ports, and settings that are held for ``hold`` cycles."""
+    """Random inputs of all wires in every cycle, and random settings that change every ``hold`` cycles."""
     forward, back = split(signature)
     bits = widths(signature)
     rows = {}
@@ -82,7 +82,7 @@ def as_setting(value):
 @pytest.mark.parametrize("hold", [1, 40])
 @pytest.mark.parametrize("kind", SIGNATURES)
 def test_lockstep(kind, hold):
-    """Every wire equals the model's in every cycle, for every setting, sensible or not."""
+    """All wires equal the model's in every cycle, even for meaningless settings."""
     signature = SIGNATURES[kind]
     forward, back = split(signature)
     generator = np.random.default_rng(hold)
@@ -116,7 +116,7 @@ def test_lockstep(kind, hold):
 
 
 def pulse(setting, *, port=0, **wires):
-    """Outputs of a switch when each of these wires is high in cycle 3 only."""
+    """Outputs of a switch if the given wires have their values in cycle 3 only, and are 0 otherwise."""
     layout = switch_layout()
     value = layout.const(setting).as_value().value
     rows = {"setting": np.full(8, value), "port": np.full(8, port)}
@@ -135,7 +135,7 @@ def high(values):
 @pytest.mark.parametrize("sink", [0, 1])
 @pytest.mark.parametrize("source", [0, 1])
 def test_bypass_takes_one_cycle(source, sink):
-    """Words pass from port to port in one cycle, and credits return; the receiver sees neither."""
+    """A bypass passes words on and credits back in one cycle; neither reaches the receiver or the transmitter."""
     setting = {"sources": [Source.OFF, Source.OFF], "listens": 3}
     setting["sources"][sink] = (Source.BYPASS_0, Source.BYPASS_1)[source]
     outputs = pulse(setting, **{f"ring_i__{source}__valid": 1, f"ring_i__{source}__data": 99,
@@ -150,7 +150,7 @@ def test_bypass_takes_one_cycle(source, sink):
 
 @pytest.mark.parametrize("port", [0, 1])
 def test_engine(port):
-    """Words of the transmitter leave by its port one cycle later, and credits return immediately."""
+    """Words of the transmitter leave through its port one cycle later, and credits return immediately."""
     setting = {"sources": [Source.ENGINE, Source.ENGINE], "listens": 0}
     outputs = pulse(setting, port=port, transmitter__valid=1, transmitter__data=7, **{f"ring_o__{port}__credit": 1})
     assert high(outputs[f"ring_o__{port}__valid"]) == [4]
@@ -160,7 +160,7 @@ def test_engine(port):
 
 
 def test_off():
-    """Wires of a port that is off never change, whatever the inputs; neither do return wires without a listener."""
+    """Wires of a port that is off never change, and neither do the return wires of a port without a listener."""
     generator = np.random.default_rng(4)
     for kind, signature in SIGNATURES.items():
         forward, back = split(signature)
@@ -178,14 +178,14 @@ def test_off():
 
 
 def wires_of(switch, *, flow, prefixes):
-    """Wires of one direction, of the members with these prefixes."""
+    """All wires of one direction in members with a name that starts with ``prefixes``."""
     return Cat(Value.cast(value) for path, member, value in switch.signature.flatten(switch)
                if member.flow == flow and path[0].startswith(prefixes))
 
 
 class Parting(wiring.Component):
-    """Two switches with equal inputs in earlier cycles and any inputs in this one. Their outputs of the given names
-    agree, so none of these outputs follows an input in the same cycle."""
+    """Specification for two switches with equal inputs in earlier cycles and any inputs in this one: their outputs
+    with the given names agree, so that no such output depends combinationally on an input."""
 
     def __init__(self, signature, outputs):
         self._signature = signature
@@ -209,10 +209,10 @@ class Parting(wiring.Component):
 
 @pytest.mark.parametrize("kind", SIGNATURES)
 def test_no_combinational_way(kind):
-    """Proof for all settings and wires that no wire to another node follows an input in the same cycle."""
+    """Proof for all settings and wires that no wire to another node depends combinationally on an input."""
     formal.prove(Parting(SIGNATURES[kind], ("ring_i", "ring_o")), depth=2)
 
 
 def test_proof_finds_a_combinational_way():
-    """The specification is refuted for the wires of a receiver, which do follow inputs combinationally."""
+    """The specification is refuted for the wires to the receivers, which do depend combinationally on inputs."""
     refuted(Parting(LinkSignature(), ("ring_i", "ring_o", "receivers")), depth=2, mode="prove")

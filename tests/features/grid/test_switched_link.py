@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Nodes with two ports, in a grid: hdl/features/grid/switched_link.py."""
+"""Links of nodes with two ports in a grid: hdl/features/grid/switched_link.py."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ WIRES = 3  # number of registers between nodes
 
 
 class Node(wiring.Component):
-    """A switched link with an engine that sends and receives ``quota`` packets per phase, marked by its parity."""
+    """A switched link and an engine that exchanges ``quota`` packets per phase, marked with the phase's parity."""
 
     def __init__(self, config):
         self.config = config
@@ -74,7 +74,7 @@ class Node(wiring.Component):
 
 
 class SwitchedGrid(wiring.Component):
-    """Nodes in a grid, with a few cycles of wire between them."""
+    """Nodes in a grid, connected by wires of a few cycles."""
 
     def __init__(self, config):
         self.config = config
@@ -119,7 +119,7 @@ class SwitchedGrid(wiring.Component):
 
 
 def beats(words, last=None):
-    """Rows of words, by default of one packet."""
+    """Payloads of words, which form a single packet unless ``last`` is given."""
     last = np.arange(len(words)) == len(words) - 1 if last is None else last
     return pack(word_layout(), {"data": np.asarray(words, np.uint32), "last": last})
 
@@ -128,20 +128,20 @@ def quotas(*each):
     return {f"quota_{node}": quota for node, quota in enumerate(each)}
 
 
-#: Quotas larger than the number of packets in a phase.
+#: Quotas that no test reaches, so that the phase does not change.
 QUIET = quotas(*[10] * NODES)
 
 
 class Bench:
-    """The Verilated grid: it loads settings of switches, and sends packets in phases."""
+    """A Verilated grid, with methods that load switch settings and send packets in phases."""
 
     def __init__(self, config=CONFIG):
         self.unit = Unit(SwitchedGrid(config), name="SwitchedGrid")
         self.plan = None
-        self.slow = 3 if config.link.replay else 1  # for the start and the acknowledgements of words
+        self.slow = 3 if config.link.replay else 1  # extra time for start-up and acknowledgements
 
     def switch(self, plan):
-        """Load seats, and run until the grid is quiet."""
+        """Load the switch settings of a plan, and run until the grid is quiet."""
         self.plan = plan
         self.unit.run({name: value for node in range(NODES) for name, value in (
             (f"load_{node}", np.arange(40) == 20), (f"seats_{node}", self.seats(plan, node)))})
@@ -158,14 +158,14 @@ class Bench:
                                      "receives": receives, "sends": sends}).as_value().value
 
     def ring_of(self, node, phase):
-        """Ring that a node belongs to during a phase."""
+        """Ring of a node during a phase."""
         grid = self.plan.shape is Shape.GRID
         which = phase % 2 if grid else 0
         return next(ring for ring in self.plan.rings if node in ring
                     and (not grid or (ring[0] // COLUMNS == ring[-1] // COLUMNS) == (which == 0)))
 
     def run(self, generator, *, phases, quota, cycles, density=0.7, sources=None, sinks=None):
-        """Send packets on all rings, and check that each node gets its predecessor's packets, in order."""
+        """Send packets on all rings, and check that each node receives its predecessor's packets in order."""
         active = self.plan.active
         cycles *= self.slow
         packets = {(node, phase): [self.packet(generator, phase) for _ in range(quota)]
@@ -190,7 +190,7 @@ class Bench:
         return trace
 
     def pass_on(self, rows=None, *, node=0, to=1, ready=True, cycles=60, quotas=QUIET):
-        """Offer rows of packets at a node, and accept the packets at another node."""
+        """Offer the payloads ``rows`` at ``node``, and accept packets at node ``to``."""
         return self.unit.lockstep(sources={} if rows is None else {f"i_{node}": Feed(rows)}, sinks={f"o_{to}": ready},
                                   cycles=cycles, inputs=quotas)
 
@@ -223,7 +223,7 @@ PLANS = [("", Shape.FLAT), ("node3", Shape.FLAT), ("node0", Shape.FLAT), ("card1
 
 @pytest.mark.parametrize(("disabled", "shape"), PLANS)
 def test_packets_follow_rings(either, disabled, shape):
-    """Each node gets its ring predecessor's packets, through any nodes in between; unused ports stay constant."""
+    """Each node receives its ring predecessor's packets, possibly through other nodes; unused ports are constant."""
     generator = np.random.default_rng(len(disabled) + 10 * len(shape.value))
     plan = Topology(ROWS, COLUMNS).disable(*map(Part.parse, disabled.split())).plan(shape)
     either.switch(plan)
@@ -242,7 +242,7 @@ def test_packets_follow_rings(either, disabled, shape):
 
 
 def test_every_change(either):
-    """From every plan to every other, no word is lost or duplicated, and no word remains."""
+    """Whichever plan replaces another, no word is lost or duplicated, and no word remains in the grid."""
     generator = np.random.default_rng(5)
     plans = [Topology(ROWS, COLUMNS).disable(*map(Part.parse, disabled.split())).plan(shape)
              for disabled, shape in PLANS]
@@ -257,7 +257,7 @@ def test_every_change(either):
 
 @pytest.mark.parametrize("shape", [Shape.GRID, Shape.FLAT, Shape.VERTICAL])
 def test_control_words(replaying, shape):
-    """Control words go to the successor in ring 0, before and between packets; without ring 0 they wait."""
+    """Control words reach the successor in ring 0 before and between packets; without ring 0 they wait."""
     generator = np.random.default_rng(31)
     plan = Topology(ROWS, COLUMNS).plan(shape)
     replaying.switch(plan)
@@ -284,15 +284,15 @@ def test_control_words(replaying, shape):
 
 
 def test_not_while_words_move(bench):
-    """A setting that arrives while packets are in flight changes nothing."""
+    """A setting that is loaded while packets are in flight is ignored."""
     generator = np.random.default_rng(6)
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     bench.switch(plan)
     bench.run(generator, phases=1, quota=10, cycles=1200)
     bench.switch(plan)
-    rows = beats(range(6))  # more words than fit after a receiver
+    rows = beats(range(6))  # more words than the buffer after a receiver holds
     other = Topology(ROWS, COLUMNS).plan(Shape.HORIZONTAL)
-    # Node 1 receives from node 0 and holds its packet; from the first word on, neither is still.
+    # Node 1 holds a packet from node 0; from its first word on, neither node is still.
     trace = bench.pass_on(rows, ready=np.zeros(60, bool))
     still = {node: trace[f"still_{node}"].astype(bool) for node in range(NODES)}
     start = int(np.flatnonzero(trace["i_0__valid"] & trace["i_0__ready"])[0])
@@ -303,7 +303,7 @@ def test_not_while_words_move(bench):
     seats = {f"seats_{node}": bench.seats(other, node) for node in range(NODES)}
     loads = {f"load_{node}": np.arange(30) == 5 for node in (0, 1)}
     bench.unit.run({**seats, **loads})
-    # The packet arrives, and both are still and unchanged.
+    # The packet arrives; afterwards both nodes are still, with their settings unchanged.
     trace = bench.pass_on()
     assert trace["o_1__valid"].sum() == 6
     assert trace["still_0"][-1]
@@ -316,7 +316,7 @@ def test_not_while_words_move(bench):
 
 
 def test_short_packet_behind_a_receiver(bench):
-    """Two words fit into the buffer after a receiver: credits return, but the node with the words is not still."""
+    """Two words fit into the buffer after a receiver: the sender becomes still, but not the node with the words."""
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     bench.switch(plan)
     trace = bench.pass_on(beats([1, 2]), ready=np.zeros(60, bool))
@@ -329,7 +329,7 @@ def test_short_packet_behind_a_receiver(bench):
 
 
 def test_packets_that_are_not_expected_wait(bench):
-    """The third packet waits at its input, since only two are expected."""
+    """A third packet waits at the receiving node if only two are expected."""
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     bench.switch(plan)
     trace = bench.pass_on(beats(range(12), np.arange(12) % 4 == 3), cycles=100, quotas=quotas(10, 2, 10, 10))
@@ -343,11 +343,11 @@ def test_packets_that_are_not_expected_wait(bench):
 
 
 def test_latency(bench):
-    """A word takes the transmitter's cycles plus one to the port, and the same from there to the other node."""
+    """A word takes 4 cycles from the engine to the port, and 4 plus the wires from there to the other engine."""
     plan = Topology(ROWS, COLUMNS).disable(Part.parse("node3")).plan(Shape.FLAT)
     assert plan.rings == ((0, 1, 2),)
     bench.switch(plan)
-    for node, port, other, hops in ((0, 0, 1, 1), (1, 0, 2, 2), (2, 1, 0, 1)):  # the last case passes node 0
+    for node, port, other, hops in ((0, 0, 1, 1), (1, 0, 2, 2), (2, 1, 0, 1)):  # 1 to 2 passes through node 0
         trace = bench.pass_on(beats([1, 2]), node=node, to=other, cycles=80)
         start = int(np.flatnonzero(trace[f"i_{node}__valid"] & trace[f"i_{node}__ready"])[0])
         assert np.flatnonzero(trace["words"] >> (2 * node + port) & 1)[0] == start + 3 + 1
@@ -356,7 +356,7 @@ def test_latency(bench):
 
 
 def test_reset(bench):
-    """A reset of all links in the middle of packets leaves no trace of them, and does not change the setting."""
+    """A reset of all links in the middle of packets removes them and keeps the switch settings."""
     generator = np.random.default_rng(8)
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     for length in range(20, 60, 7):
@@ -367,7 +367,7 @@ def test_reset(bench):
                             cycles=length, inputs=quotas(*[100] * NODES))
         trace = bench.unit.run({f"reset_link_{node}": np.ones(20, bool) for node in range(NODES)})
         assert all(trace[f"still_{node}"][-1] for node in range(NODES))
-        # An unexpected packet waits, although the reset came in the middle of an expected one.
+        # After a reset in the middle of an expected packet, an unexpected packet still waits.
         assert not bench.pass_on(beats(range(5)), quotas=quotas(10, 0, 0, 0))["o_1__valid"].any()
         assert bench.pass_on()["o_1__valid"].sum() == 5
         bench.switch(plan)

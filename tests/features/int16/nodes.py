@@ -1,4 +1,4 @@
-"""Host of an int16 node: its packets, and a model of the node for the expected responses."""
+"""Host requests to an int16 node, and a model of the node that gives the expected responses."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ from tests.hdl import host_requests
 from tests.hdl.host_requests import event, push, request
 from tests.hdl.masking import masks
 
-# Sizes that are not powers of two, so that ranges need a full comparison.
+# Memory sizes that are not powers of two, so that range checks need all bits.
 CONFIG = Int16Config(memories=Int16Memories(gradient=352, weight=800))
 SIZES = CONFIG.memory_map.words
 COUNTERS = "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "COMMAND_CYCLES", "ELEMENTS_MASKED"
@@ -46,7 +46,7 @@ READ_COUNTERS = [read_register(name) for name in COUNTERS]
 
 
 def small_jobs(generator, count, most):
-    """Random jobs without external masks, with at most ``most`` elements in total."""
+    """Draw mask jobs without external masks and with at most ``most`` elements in total."""
     while True:
         jobs = [dataclasses.replace(job, mask=dataclasses.replace(job.mask, external=False))
                 for job in masks.jobs(generator, count, limit=8)]
@@ -55,13 +55,13 @@ def small_jobs(generator, count, most):
 
 
 def listed(jobs, **wrong):
-    """Elements of the weight memory for a list of jobs, with some wrong fields in the last job."""
+    """Encode a list of jobs as weight memory elements; ``wrong`` replaces fields of the last job."""
     words = [masks.job_words(job, 1, **(wrong if n == len(jobs) - 1 else {})) for n, job in enumerate(jobs)]
     return int16_node.from_words(np.concatenate(words).view(np.uint16))
 
 
 def elements(generator, count, zeros=0.5):
-    """Random elements: large, small, at the limits of their range, and zero with probability ``zeros``."""
+    """Draw elements: large, small, at the limits of their range, and zero with probability ``zeros``."""
     result = generator.integers(-32768, 32768, count) >> generator.integers(0, 16, count)
     result[generator.random(count) < 0.05] = -32768
     result[generator.random(count) < zeros] = 0
@@ -131,7 +131,7 @@ class Model:
             gradients[:] = after.elements
             self.counters["ELEMENTS_MASKED"] += after.replaced
             detail = after.replaced
-            # The shapes of the executed jobs, read back from memory.
+            # Read the shapes of the executed jobs from memory.
             taken, address, cycles = 0, weight_base, []
             while after.bad is None and taken < length:
                 count, rows, columns = (int(value) for value in self.memories[1][address + 1:address + 4])
@@ -145,7 +145,7 @@ class Model:
 
 
 class Masked:
-    """Random memories with a list of jobs, and the options of their MASK command."""
+    """Random memories that contain a list of mask jobs, and the options of the MASK command that runs them."""
 
     def __init__(self, jobs, seed, **wrong):
         generator = np.random.default_rng(seed)
@@ -168,16 +168,16 @@ class Masked:
         return expected
 
     def check(self, responses):
-        """Compare the contents of both memories."""
+        """Compare responses with the expected contents of both memories."""
         for response, memory in zip(responses, self.model.memories, strict=True):
             assert response[2:] == int16_node.to_words(memory).tolist()
 
 
 def session(seed):
-    """Random requests and their expected responses.
+    """Draw requests, and return them with the payloads of the expected responses.
 
-    Valid and invalid commands alternate, with new settings in between, and with host accesses to other parts of the
-    memories.
+    Valid and invalid commands are mixed, with new settings before each command, and host accesses to other parts of
+    the memories during commands.
     """
     generator = np.random.default_rng(seed)
     model = Model()
@@ -197,7 +197,7 @@ def session(seed):
                             ("OPTIMIZER", generator.choice([0, 0, 0, 0, 16, 1, 9]))):
             model.registers[name] = int(value)
             ask(write_register(name, value), 1)
-        # The host accesses the upper part of each memory; a base beyond it is an error in any case.
+        # The host accesses a part of each memory that valid commands do not use.
         length = int(generator.choice(
             [0, 1, 15, 16, 17, 31, 32, 33, 64, 65, generator.integers(0, 161), 400, 1 << 31]))
         command = {
@@ -210,7 +210,7 @@ def session(seed):
         if command["gradient_base"] <= 96:
             command["length"] = length = length if length >= 400 else min(length, 160)
         if command["operation"] == Operation.MASK:
-            # The list is outside the range of SPARSIFY and updates; followed by zeros, it may be too short.
+            # SPARSIFY and updates do not reach the list. It may be too short, as zeros follow it.
             jobs = small_jobs(generator, 3, 160)
             values = np.zeros(64, np.int64)
             values[:48] = listed(jobs, **({"columns": 0} if generator.random() < 0.2 else {}))
@@ -231,7 +231,7 @@ def session(seed):
     for memory, packet in zip(model.memories, READ_ALL, strict=True):
         ask(packet, *int16_node.to_words(memory))
     for packet, name in zip(READ_COUNTERS, COUNTERS, strict=True):
-        if name != "COMMAND_CYCLES":  # the model does not count cycles of wrong lists
+        if name != "COMMAND_CYCLES":  # the model does not count the cycles of invalid lists
             ask(packet, model.counters[name])
     ask(read_register("WEIGHT_VERSION"), model.version)
     return requests, expected
@@ -247,7 +247,7 @@ def check_session(node, seed, pattern):
         if packet is POP:
             ended = event(response)
             if ended.status == EventStatus.BAD_MASK:
-                ended = dataclasses.replace(ended, cycles=0)  # the model cannot predict the cycles
+                ended = dataclasses.replace(ended, cycles=0)  # the model does not count these cycles
             assert ended == payload[0]
         else:
             assert response[2:] == [int(word) for word in payload]

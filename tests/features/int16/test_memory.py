@@ -22,7 +22,7 @@ test_errors = refused_values(ElementMemory, {}, "words", [1, 0, 16385, "96", Non
 
 @pytest.mark.parametrize("busy", [0.0, 0.3, 1.0])
 def test_the_engine_comes_first(busy):
-    """A read returns its element in the next cycle, and the host is served whenever the engine is idle."""
+    """Reads return their element in the next cycle, and host accesses proceed only while the engine is idle."""
     generator = np.random.default_rng(1)
     cycles, words = 20_000, WORDS[0]
     memory = Unit(ElementMemory(words=words))
@@ -51,7 +51,7 @@ def test_the_engine_comes_first(busy):
 
 
 class Served(wiring.Component):
-    """The host's access with its memories; an engine uses the first memory at times."""
+    """Host access to two memories; an engine also uses the first one."""
 
     requested: In(stream.Signature(access_layout()))
     writing: In(stream.Signature(access_layout()))
@@ -80,14 +80,14 @@ def served():
 
 
 def accesses(*places):
-    """Rows of access requests, each with space, address and number of words."""
+    """Payloads of access requests, each given as space, address and number of words."""
     spaces, addresses, counts = zip(*places, strict=True)
     return pack(access_layout(), {
         "address": np.array(addresses), "space": np.array(spaces), "count": np.array(counts)})
 
 
 def fill(served, contents):
-    """Write both memories, one word per cycle."""
+    """Write both memories through the host access, and check that it takes one cycle per word."""
     words = np.concatenate(contents)
     last = np.zeros(len(words), bool)
     last[[len(contents[0]) - 1, -1]] = True
@@ -104,7 +104,7 @@ def fill(served, contents):
 @pytest.mark.parametrize("pattern", ["none", "geometric", "freeze", "alternating"])
 @pytest.mark.parametrize("busy", [0.0, 0.4])
 def test_bursts(served, pattern, busy):
-    """The host reads back the words that it wrote, sign-extended, while an engine uses a memory at times."""
+    """The host reads back its words, truncated and sign-extended, while an engine occasionally uses a memory."""
     generator = np.random.default_rng(2)
     contents = [generator.integers(0, 1 << 32, size, dtype=np.uint32) for size in WORDS]
     served.reset()

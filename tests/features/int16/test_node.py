@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The int16 node, through its host ports only, compared with the golden model: hdl/features/int16/."""
+"""The int16 node, tested through its host ports and compared with the golden model: hdl/features/int16/."""
 
 import dataclasses
 
@@ -77,7 +77,7 @@ def test_random_commands(node, pattern, seed):
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("alternative", [0, 0xFFFF8000])
 def test_mask(node, pattern, alternative):
-    """MASK gives the expected values, event, cycles and counters, and changes no other element."""
+    """MASK gives the expected values, event, cycles and counters, and changes no elements outside its range."""
     case = Masked(small_jobs(np.random.default_rng(11), 9, 320), 4)
     case.model.registers["MASK_ALTERNATIVE"] = alternative
     node.reset()
@@ -109,7 +109,7 @@ def test_mask_of_every_set_of_kinds(node, kinds):
     {"first_row": 4096}, {"end_row": 4096}, {"first_column": 4096}, {"end_column": 65535}, {"width": 4096},
 ])
 def test_wrong_jobs(node, wrong):
-    """The jobs before a wrong one are run but the wrong one is not; the next command works."""
+    """MASK runs the jobs before an invalid one and then reports an error; the next command works."""
     jobs = [masking.Job(rows=3, columns=5, mask=masking.Mask(triangle=True)),
             masking.Job(rows=4, columns=3, count=2, mask=masking.Mask(triangle_inverse=True, diagonal=-4096))]
     case = Masked(jobs, 3, **wrong)
@@ -135,7 +135,7 @@ def test_wrong_jobs(node, wrong):
     ({"length": 0}, EventStatus.OK, 0),
 ])
 def test_lists(node, options, status, detail):
-    """Lists get the expected verdicts for their address and length, followed by zeros or the end of memory."""
+    """Lists at various addresses and lengths, followed by zeros or the end of memory, give the expected status."""
     jobs = [masking.Job(rows=3, columns=5, mask=masking.Mask(triangle=True)),
             masking.Job(rows=4, columns=3, count=2, mask=masking.Mask(band=True, width=1))]
     case = Masked(jobs, 3)
@@ -150,7 +150,7 @@ def test_lists(node, options, status, detail):
 
 
 def test_list_that_fills_the_memory(node):
-    """A list may end at the end of memory; if the length is one element more, a job is missing."""
+    """A list may end at the end of memory; a length of one more element is an error, since a job is missing."""
     jobs = [masking.Job(rows=2, columns=3, mask=masking.Mask(triangle=True))] * 4
     case = Masked(jobs, 8)
     case.model.memories[1][736:] = listed(jobs)
@@ -167,7 +167,7 @@ def test_list_that_fills_the_memory(node):
     case.check(responses[6:])
 
 
-# Behaviour shared with a full node, and functions that the int16 node lacks.
+# Behaviour shared with a full node, and functions missing from the int16 node.
 
 
 def test_operations_that_are_left_out(least):
@@ -184,7 +184,7 @@ def test_operations_that_are_left_out(least):
 
 
 def test_registers(node):
-    """Constants and settings can be read back; registers that the node lacks read as zero, and stay so."""
+    """Constants and settings can be read; missing registers always read as zero, even after writes."""
     node.reset()
     settings = [entry for entry in REGISTERS if entry.access.writable and entry.name not in ("CONTROL", "FLAGS")]
     present = {"OPTIMIZER": 0, "GRADIENT_SCALE": 1 << 16, "LEARNING_RATE": 0, "MASK_ALTERNATIVE": 1 << 15,
@@ -206,7 +206,7 @@ def test_registers(node):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_ranges(node, size):
-    """Spaces and ranges are checked as in a full node; elements are truncated and sign-extended."""
+    """Spaces and ranges are checked as in a full node; writes are truncated and reads sign-extended."""
     node.reset()
     space = SIZES.index(size)
     base = space << 28
@@ -223,7 +223,7 @@ def test_ranges(node, size):
 
 
 def test_flags(node):
-    """Commands wait for flags, consume them and set them; a wait can time out, and the rule is checked afterwards."""
+    """Commands wait for flags, consume and set flags, and may time out; the rule is checked after the wait."""
     node.reset()
     flags = register("FLAGS").address
     responses = exchange(
@@ -247,7 +247,7 @@ def test_flags(node):
 
 
 def test_link_reset(node):
-    """A link reset ends the running command at its next gradient, and waiting commands are not run."""
+    """A link reset ends the running command at its next gradient, and discards waiting commands."""
     node.reset()
     gradients = np.full(352, 5)
     responses = exchange(
@@ -262,7 +262,7 @@ def test_link_reset(node):
 
 
 def test_full_queues(node):
-    """No command or event is lost with one command running, eight commands waiting, and eight events waiting."""
+    """With one running command and full queues of eight commands and eight events, nothing is lost."""
     node.reset()
     flags = register("FLAGS").address
     blocked = [push(operation=0, wait=1, tag=tag) for tag in range(9)]
@@ -306,7 +306,7 @@ def test_reset_in_the_middle_of_a_command(node, operation, cycles):
 
 
 def test_settings_are_those_of_the_start(node):
-    """Settings that change while a command runs apply to the next one."""
+    """Settings that are written while a command runs do not affect that command."""
     case = Masked(small_jobs(np.random.default_rng(12), 6, 320), 4)
     case.options["length"] = sum(job.elements for job in small_jobs(np.random.default_rng(12), 6, 320))
     names = "GRADIENT_SCALE", "LEARNING_RATE", "MASK_THRESHOLD", "MASK_ALTERNATIVE"
@@ -317,7 +317,7 @@ def test_settings_are_those_of_the_start(node):
     expected = []
     memories = [case.model.memories[0].copy(), case.model.memories[1].copy()]
     for n, command in enumerate(commands):
-        # Compare with the memories as earlier commands left them.
+        # Each command starts from the original memories.
         for model_memory, memory in zip(case.model.memories, memories, strict=True):
             model_memory[:] = memory
         values = [0x1_0000 + 77 * n, 0x8000 + n, 1000 + n, 3 + n]

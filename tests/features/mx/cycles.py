@@ -1,4 +1,4 @@
-"""Golden model of the cycles of block encoders and decoders, and of the words that each beat completes."""
+"""Cycle-accurate golden models of block encoders and decoders, and of the words that each beat completes."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ _WORD = 32
 
 
 def join(model: BlockFormat, counts: Sequence[int], lanes: int) -> list[list[tuple[int, int, bool]]]:
-    """Words that a packer completes with each beat of each packet, by its block count: from, to, and last."""
+    """For packets of ``counts`` blocks, list the words that each beat completes, as (start, stop, last)."""
     packets = []
     for blocks in counts:
         beats: list[tuple[int, int, bool]] = []
@@ -28,7 +28,7 @@ def join(model: BlockFormat, counts: Sequence[int], lanes: int) -> list[list[tup
 
 
 def split(model: BlockFormat, counts: Sequence[int], lanes: int, words: int) -> list[list[tuple[bool, bool, bool]]]:
-    """Beats of an unpacker for each packet, by its word count: consumes words, lacks some, and is the last."""
+    """For packets of ``counts`` words, list an unpacker's beats, as (consumes words, lacks words, is last)."""
     packets = []
     for total in counts:
         beats: list[tuple[bool, bool, bool]] = []
@@ -38,7 +38,7 @@ def split(model: BlockFormat, counts: Sequence[int], lanes: int, words: int) -> 
             bits += lanes * model.code_bits + (model.header_bits if index == 0 else 0)
             takes = bits > taken * _WORD and taken < total
             taken += words if takes else 0
-            # The packet's end is recognized after its last words have been accepted.
+            # The packet ends once its last words have been accepted.
             ended = taken >= total
             lacks = ended and bits > total * _WORD
             beats.append((takes, lacks, final and ended and bits + _WORD > total * _WORD))
@@ -49,16 +49,16 @@ def split(model: BlockFormat, counts: Sequence[int], lanes: int, words: int) -> 
 
 def trace_encoder(model: BlockFormat, last: npt.ArrayLike, *, lanes: int, latency: int, willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> stream.Trace:
-    """Trace every cycle of an encoder: a quantizer, and a packer with the output register."""
+    """Trace every cycle of an encoder, which consists of a quantizer and a packer with an output register."""
     ends = np.asarray(last, np.bool_).tolist()
     feed, output = stream.Feed(len(ends), willing), stream.Output(ready)
     end, beats = output.end, model.block // lanes
     blocks = -(-np.diff(np.flatnonzero(ends) + 1, prepend=0) // beats)
-    # The last packet may be followed by the beginning of an unfinished one.
+    # An incomplete packet may follow the last complete one.
     completes = iter([stop > start for packet in join(model, blocks.tolist(), lanes) for start, stop, _ in packet]
                      + [False] * len(ends))
     i_ready = np.ones(end, np.bool_)
-    steps = latency - 3 + beats  # steps from the entry of a beat to its transfer to the packer
+    steps = latency - 3 + beats  # steps from the input of a beat to the packer
     inside: list[int] = []
     taken, beat, free, now, padding = 0, 0, 0, -1, False
     while now < end:
@@ -84,7 +84,7 @@ def trace_encoder(model: BlockFormat, last: npt.ArrayLike, *, lanes: int, latenc
             if next(completes) and free < end:
                 output.load(free)
             i_ready[now + 1:free] = False
-        # While zeros enter, no input is accepted.
+        # No input is accepted while zeros fill up the block.
         if padding:
             i_ready[now + 1:max(now + 1, free) + 1] = False
     return stream.Trace(feed.valid, i_ready, output.offered >= 0, output.offered)
@@ -92,7 +92,7 @@ def trace_encoder(model: BlockFormat, last: npt.ArrayLike, *, lanes: int, latenc
 
 def trace_decoder(model: BlockFormat, last: npt.ArrayLike, counts: Sequence[int], *, lanes: int, words: int,
                   latency: int, willing: npt.ArrayLike, ready: npt.ArrayLike) -> stream.Trace:
-    """Trace every cycle of a decoder: an unpacker with a register, and the stages of a dequantizer."""
+    """Trace every cycle of a decoder, which consists of an unpacker with a register and a dequantizer."""
     feed, stages = stream.Feed(len(np.asarray(last)), willing), stream.Stages(latency - 1, ready)
     free, now = 0, -1
     for takes, _, _ in [beat for packet in split(model, counts, lanes, words) for beat in packet]:

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Units of several formats with a choice at run time: hdl/features/mx/coding.py with ``among``."""
+"""Encoders and decoders with a format chosen at run time: hdl/features/mx/coding.py with ``among``."""
 
 import functools
 import re
@@ -35,7 +35,7 @@ def unit_of(kind, lanes=LANES):
 
 
 def run(kind, choice, vectors, *, cycles, lanes=LANES, willing=None, ready=True, reset=False, seed=1):
-    """Output packets for input packets, the rest of an unfinished one, and the trace of the run."""
+    """Run packets through a unit; return its output packets, any incomplete output packet, and the trace."""
     words, unit = component(kind, lanes).words, unit_of(kind, lanes)
     inside, outside = (lanes, words) if kind is Encoder else (words, lanes)
     if reset:
@@ -47,7 +47,7 @@ def run(kind, choice, vectors, *, cycles, lanes=LANES, willing=None, ready=True,
 
 
 def random_vectors(generator, count):
-    """Packets of nearby numbers at any exponent, and some of any kind."""
+    """Draw packets of numbers with nearby exponents, and a few random bit patterns."""
     vectors = []
     for _ in range(count):
         length = int(generator.integers(1, 80))
@@ -61,7 +61,7 @@ def random_vectors(generator, count):
 
 
 def found(trace, vectors, lanes=LANES):
-    """Zeros and saturations of packets according to the flags, for existing elements only."""
+    """Counts of zeros and saturations in each packet, without padding, according to the unit's flags."""
     flags = unpack(flags_layout(lanes), trace["flags"])
     when = np.flatnonzero(flags["valid"])
     totals, start = [], 0
@@ -91,7 +91,7 @@ def test_errors():
 
 @pytest.mark.parametrize(("source", "sink"), [*zip(STALLS, STALLS[::-1], strict=True), ("geometric", "geometric")])
 def test_random(source, sink):
-    """Consecutive formats with any stalls give the words, elements and flags of the golden codecs."""
+    """With changing formats and any stalls, words, elements and flags equal the golden codecs'."""
     seed = STALLS.index(source) + 4 * STALLS.index(sink)
     generator = np.random.default_rng(seed)
     cycles, note = 1_500, f"{seed=}"
@@ -104,7 +104,7 @@ def test_random(source, sink):
             words = [golden.encode(vector) for vector in vectors]
             willing, ready = (stall_array(item, cycles, seed=seed + n) for n, item in enumerate((source, sink)))
             sent, wanted = (vectors, words) if kind is Encoder else (words, list(map(golden.decode, words)))
-            willing[cycles - 300:] = ready[cycles - 300:] = True  # empties the unit before the format changes
+            willing[cycles - 300:] = ready[cycles - 300:] = True  # drain the unit before the format changes
             got, rest, trace = run(kind, choice, sent, cycles=cycles, willing=willing, ready=ready, seed=seed + step)
             assert [part.tolist() for part in got] == [part.tolist() for part in wanted], note
             assert len(rest) == 0, note
@@ -118,7 +118,7 @@ def test_random(source, sink):
 @pytest.mark.parametrize("choice", range(3), ids=NAMES)
 @pytest.mark.parametrize("lanes", [2, 4, 8])
 def test_every_exponent(choice, lanes):
-    """Exponents next to ones 0 to 16 less, with fractions around rounding thresholds, are encoded and decoded."""
+    """Blocks with exponent differences of 0 to 16 and fractions near rounding thresholds are coded correctly."""
     golden = GOLDEN[choice]
     exponents = np.repeat(np.arange(256), 16)
     fractions = np.array([0, 1, 0x40_0000, 0x40_0001, 0x3F_FFFF, 0x60_0000, 0x7F_FFFF, 0x7C_0000, 0x7B_FFFF,
@@ -146,7 +146,7 @@ def test_every_exponent(choice, lanes):
 
 @pytest.mark.parametrize("choice", range(3), ids=NAMES)
 def test_latency_and_throughput(choice):
-    """One beat per cycle enters and leaves, for any format, with the latencies of a single format."""
+    """Every format has the throughput of one beat per cycle and the latencies of a unit for a single format."""
     vectors = [np.full(16 * blocks, 0x3F80_0000, np.uint32) for blocks in (2, 4, 1, 5)]
     beats = 12 * 16 // LANES
     got, _, trace = run(Encoder, choice, vectors, cycles=beats + 30, reset=True)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Blocks to words and back: hdl/features/mx/packing.py."""
+"""Packing of blocks into words, and unpacking: hdl/features/mx/packing.py."""
 
 import functools
 
@@ -18,11 +18,11 @@ from tests.hdl.compression.packets import kept
 from tests.hdl.unit_bench import Drive, UnitBench, Want
 from tests.refusals import refuses
 
-#: A block is one word.
+#: Format with blocks of exactly one word.
 WORD = SharedExponent(block=8, difference_bits=0, mantissa_bits=2)
-#: A block has 76 bits; its first beat has 28 of them.
+#: Format with blocks of 76 bits; with two lanes, the first beat has 28 bits.
 ODD = SharedExponent(block=8, mantissa_bits=7)
-#: Blocks of one beat and of several; beats that complete no word, one or several; more words than needed.
+#: Codec, lanes and words: blocks of one or more beats, beats that complete zero or more words, and spare words.
 UNITS = [(WORD, 8, None), (ODD, 2, None), (MX4, 16, None), (ODD, 4, 3)]
 PACKERS, UNPACKERS = ([(kind, *unit) for unit in UNITS] for kind in (Packer, Unpacker))
 
@@ -45,18 +45,18 @@ def test_positions():
     # Blocks end at 28, 40, 52 and 64 bits.
     assert positions(MX4, 4) == ([0, 8, 20, 28], [28, 12, 12, 12], 1)
     places, sizes, words = positions(ODD, 2)
-    assert (places, sizes, words) == (list(range(0, 32, 4)), [28, 16, 16, 16], 2)  # 28 and 28 bits are not two words,
+    assert (places, sizes, words) == (list(range(0, 32, 4)), [28, 16, 16, 16], 2)  # two words in the last beat
     assert positions(ODD, 4)[1:] == ([44, 32], 2)
     assert [min_words(codec, lanes) for codec, lanes in ((WORD, 8), (MX9, 8), (MX4, 1))] == [1, 3, 1]
     assert (check_words(None, 3), check_words(3, 3), check_words(4, 3)) == (3, 3, 4)
     refuses("Word count must be an integer of at least 3, not 2", check_words, 2, 3)
 
 
-# --- blocks, as in the description of the format
+# --- expected packets, by the description of the format
 
 
 def _blocks(generator, codec, count):
-    """Packets of blocks: exponent, differences and codes of each."""
+    """Draw packets of blocks, each given as (exponent, differences, codes)."""
     def some(length, bits):
         return generator.integers(0, 1 << bits, length).tolist()
 
@@ -87,7 +87,7 @@ def _block_rows(codec, lanes, packets):
 
 
 def _word_rows(parts, words, generator):
-    """Beats of some words each, and whether they are the last of a packet; words without ``keep`` are random."""
+    """Payloads of beats, given as (words, last); words without ``keep`` are random."""
     elements = generator.integers(0, 1 << 32, (len(parts), words))
     for row, (part, _) in zip(elements, parts, strict=True):
         row[:len(part)] = part
@@ -100,7 +100,7 @@ def _parts(packet, words):
 
 
 def _opened(codec, lanes, packets, beats):
-    """Beats of an unpacker with their valid bits: where words are missing, only the exponent and the marks."""
+    """Expected beats of an unpacker, and masks of the bits to compare; codes are ignored where words are missing."""
     rows, bits, layout = [], [], block_layout(codec, lanes)
     for packet, marks in zip(packets, beats, strict=True):
         whole = sum(word << 32 * position for position, word in enumerate(packet))
@@ -132,7 +132,7 @@ def _make(kind, codec, lanes, words):
 
 
 def _fixed(case, packets, generator):
-    """Packets of blocks for a packer, and packets of words for an unpacker."""
+    """Drive the given packets of blocks into a packer, or packets of words into an unpacker."""
     kind, codec, lanes, _ = case
     words, counts = _make(*case).words, list(map(len, packets))
     if kind is Packer:
@@ -148,7 +148,7 @@ def _fixed(case, packets, generator):
 
 
 def _drive(generator, kind, codec, lanes, words, count=250, cut=0.3):
-    """Packets of blocks, or of words; some of the latter are cut anywhere, or are up to a block too long."""
+    """Draw packets of blocks or of words; some packets of words have a random length."""
     packets = _blocks(generator, codec, count)
     if kind is Unpacker:
         packets = [generator.integers(0, 1 << 32, int(generator.integers(1, 24))).tolist()
@@ -157,7 +157,7 @@ def _drive(generator, kind, codec, lanes, words, count=250, cut=0.3):
 
 
 def _model(unit, drawn, willing, ready):
-    """A packer offers words one cycle after their last beat, an unpacker beats one cycle after their words."""
+    """Expected trace: a packer offers words, and an unpacker beats, one cycle after the last input that they need."""
     count, packets, wanted = drawn
     feed, output = stream.Feed(count, willing["i"]), stream.Output(ready["o"])
     errors, now = np.zeros(output.end + 2, bool), -1
@@ -187,11 +187,11 @@ test_reset_in_a_packet = BENCH.resets([*PACKERS, *UNPACKERS], (1, 2, 5, 6, 9), c
                                       drive=functools.partial(_drive, count=8))
 
 
-# --- by hand, at full speed, and cut short
+# --- known, full-rate and truncated cases
 
 
 def test_known():
-    """A block that fills one word: exponent, and codes of three bits."""
+    """Known blocks of one word, which contain an exponent and three-bit codes, are packed and unpacked."""
     contents = [[(0x81, [], [1, 2, 3, 4, 5, 6, 7, 0])], [(0xFF, [], [0] * 8), (0, [], [7] * 8)]]
     expected = [[0x1F58_D181], [0x0000_00FF, 0xFFFF_FF00]]
     words = {"elements": [[word] for packet in expected for word in packet], "keep": [1, 1, 1], "last": [1, 0, 1]}
@@ -208,7 +208,7 @@ def test_known():
 
 @pytest.mark.parametrize("case", [*PACKERS, *UNPACKERS], ids=str)
 def test_throughput(case):
-    """One beat per cycle on the side of the blocks, without a bubble between packets."""
+    """Blocks are transferred at one beat per cycle, without a bubble between packets."""
     run = BENCH.check(case, drive=_drive(np.random.default_rng(1), *case, count=20, cut=0))
     count = sum(map(len, run.drive.drawn[1]))
     side, latency = ("i", 0) if case[0] is Packer else ("o", Unpacker.latency)
@@ -217,7 +217,7 @@ def test_throughput(case):
 
 @pytest.mark.parametrize("case", UNPACKERS, ids=str)
 def test_cut_packets(case):
-    """Missing elements become NaN, an error is reported once, and the next packet is decoded correctly."""
+    """Truncated packets: missing elements become NaN, one error is reported, and the next packet is correct."""
     _, codec, lanes, _ = case
     generator = np.random.default_rng(2)
     whole = _words(codec, _blocks(generator, codec, 1)[0][:4] * 2)

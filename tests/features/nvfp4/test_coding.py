@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Packets of NVFP4 and back: hdl/features/nvfp4/coding.py."""
+"""Encoding and decoding of NVFP4 packets: hdl/features/nvfp4/coding.py."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_latency(lanes, encoder, decoder):
 
 
 class RoundTrip(wiring.Component):
-    """Converts elements to words of a link and back, as in a node."""
+    """Encode elements as link words and decode them, as in a node."""
 
     i: In(stream.Signature(beat_layout(4)))
     o: Out(stream.Signature(beat_layout(4)))
@@ -63,7 +63,7 @@ class RoundTrip(wiring.Component):
 
 @pytest.mark.parametrize("count", [16, 256])
 def test_round_trip(count):
-    """The first and last decoded beats come the stated number of cycles after the same beats of elements."""
+    """Decoded beats come 20 cycles (first beat) and 21 cycles (last beat) after the same beats of elements."""
     elements = bits_of(np.random.default_rng(count).standard_normal(count))
     trace = Unit(RoundTrip(), name="NVFP4RoundTrip").lockstep(
         sources={"i": Feed(packets.beats([elements], 4))}, sinks={"o": True}, cycles=200)

@@ -1,9 +1,9 @@
 """Golden model of a node's two banks of programs: their contents, accepted edits, and runs.
 
-A set is a pass; the set of a run is the number of passes before it. LOAD_PROGRAM writes the current bank, which is
-rejected during a run, or the idle one. A load of slot 0 of queue 0 into the idle bank empties it and begins its
-digest, the CRC-32 of the words of all loads for it, headers included. EDIT makes the idle bank the program from the
-next set on, RUN of that set swaps the banks, and any load for the idle bank cancels the edit.
+Sets are passes; a run's set number is the number of passes before it. LOAD_PROGRAM writes the idle bank or, unless a
+program runs, the current bank. A load of slot 0 of queue 0 into the idle bank clears that bank and starts its digest:
+the CRC-32 of the words of all its loads, including headers. EDIT schedules the idle bank for the next set, RUN of
+that set swaps the banks, and any load into the idle bank cancels the edit.
 """
 
 import zlib
@@ -16,7 +16,7 @@ Command = tuple[int, ...]
 
 
 def digest_of(words: list[int], begun: int = 0) -> int:
-    """CRC-32 of words, continued from the CRC-32 of earlier words."""
+    """CRC-32 of words; ``begun`` is the CRC-32 of the words before them."""
     return zlib.crc32(np.array(words, "<u4").tobytes(), begun)
 
 
@@ -36,7 +36,7 @@ class Bank:
                 for words, length in zip(self._words, self.lengths, strict=True)]
 
     def load(self, queue: int, slot: int, words: list[int]) -> None:
-        """Load words of a queue's program from a slot on; the program ends after the last complete command."""
+        """Write words of a queue's program from a slot on; the program ends with the last complete command."""
         first = DESCRIPTOR_WORDS * slot
         self._words[queue][first:first + len(words)] = words
         self.lengths[queue] = slot + len(words) // DESCRIPTOR_WORDS
@@ -53,16 +53,16 @@ class ProgramBanks:
 
     @property
     def current(self) -> Bank:
-        """The bank that is run."""
+        """The bank that RUN executes."""
         return self.banks[self.bank]
 
     @property
     def idle(self) -> Bank:
-        """The bank that is not run."""
+        """The bank that RUN does not execute."""
         return self.banks[1 - self.bank]
 
     def answer(self, opcode: int, count: int, body: list[int]) -> tuple[Status, list[int]]:
-        """Status and payload of the response to LOAD_PROGRAM, EDIT or RUN with this ``count`` and body."""
+        """Handle LOAD_PROGRAM, EDIT or RUN; return the status and payload of the response."""
         if opcode == Opcode.LOAD_PROGRAM:
             return self._load(count, body)
         words = {Opcode.EDIT: EDIT_WORDS, Opcode.RUN: RUN_WORDS}[Opcode(opcode)]

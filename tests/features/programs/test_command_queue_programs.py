@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Two command queues and their programs, compared with a model: every start time, event and record."""
+"""Programs of two command queues: every start time, event and record is compared with a model."""
 
 import itertools
 import random
@@ -35,26 +35,26 @@ def run_of(passes, **options):
 
 
 class Bench:
-    """Two queues, each with a model of an engine, and a record of all starts and ends."""
+    """Two command queues with engine stubs, and a record of all starts and ends."""
 
     def __init__(self, dut, seed, *, start="none", sink="none"):
         self.dut = dut
         self.generator = random.Random(seed)
-        #: For each queue: cycle and command of each start; cycle of each event's offer; cycle of each event's
-        #: transfer, and the event.
+        #: By queue: starts (cycle, command, completed commands), cycles when events are first offered, and accepted
+        #: events (cycle, event).
         self.starts, self.offers, self.ends = ([[] for _ in range(QUEUES)] for _ in range(3))
         self.valids = [[] for _ in range(QUEUES)]
         self.done = [0] * QUEUES
-        #: Accepts a queue and a command, and returns the cycles from the start of a command to its event.
+        #: Function of queue and command that returns the cycles from the command's start to its event.
         self.duration = lambda queue, command: self.generator.choice([0, 1, 30, 60])
-        #: Accepts a queue and a command, and returns the status of the event.
+        #: Function of queue and command that returns the status of the command's event.
         self.status = lambda queue, command: EventStatus.OK
         self.cycle = 0
         self.commands = Source(dut, "commands", descriptor_layout())
         self.program = Source(dut, "program", program_word_layout())
         self.run = Source(dut, "run", run_layout())
         self.events = Sink(dut, "events", 32, stalls=stalls(sink, seed=seed))
-        #: Events received so far, after :meth:`receive` is called.
+        #: Events received since :meth:`receive` was called.
         self.received = []
         self._taken = Monitor(dut, "run", run_layout())
         self._monitors = [Monitor(dut, f"start__{n}", command_layout()) for n in range(QUEUES)]
@@ -75,7 +75,7 @@ class Bench:
                 "detail": self.generator.getrandbits(32), "cycles": duration, "weight_version": 5}])
 
     async def _watch(self):
-        """Record the events of every cycle, before any driver reacts to them."""
+        """Record the starts and events of every cycle, before any driver reacts to them."""
         dut = self.dut
         offered, before = [False] * QUEUES, [False] * QUEUES
         while True:
@@ -101,7 +101,7 @@ class Bench:
                         offered[queue] = False
 
     def receive(self):
-        """Accept all events from now on; return their list."""
+        """Accept all events from now on; return the list that collects them."""
         async def take():
             while True:
                 self.received.extend(await receive_events(self.events, 1))
@@ -155,7 +155,7 @@ async def begin(dut):
 
 
 def with_dependencies(generator, programs):
-    """Add random dependencies that never deadlock: on commands that are earlier in a random common order."""
+    """Add random dependencies without deadlocks: commands wait only for earlier ones in a random common order."""
     order = [0] * len(programs[0]) + [1] * len(programs[1])
     generator.shuffle(order)
     slots = [0, 0]
@@ -171,7 +171,7 @@ def with_dependencies(generator, programs):
 
 @cocotb.test(timeout_time=8, timeout_unit="ms")
 async def plays_programs(dut):
-    """Both queues run random programs: all commands in order, changed for their pass, and none too early."""
+    """Both queues run random programs in order, with commands adapted to their pass, and none starts too early."""
     p = regression.parameters()
     await begin(dut)
     bench = Bench(dut, p["seed"], start=p["start"], sink=p["sink"])
@@ -194,7 +194,7 @@ async def plays_programs(dut):
         for queue in range(QUEUES):
             assert len(bench.starts[queue]) == len(expected[queue])
             for n, ((_, command, done), entry) in enumerate(zip(bench.starts[queue], expected[queue], strict=True)):
-                # Words from 12 on are not passed on in this node.
+                # This node does not pass on command words from 12 on.
                 known = {name: value for name, value in entry.command.items() if not name.startswith("reserved")
                          and command_layout()[name].offset < 32 * WORDS}
                 assert {name: command[name] for name in known} == known
@@ -212,7 +212,7 @@ async def plays_programs(dut):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def starts_in_time(dut):
-    """Each start directly follows its predecessor and its dependency; the trace contains the time of each."""
+    """Each command starts right after its predecessor and its dependency end; the trace records all start times."""
     p = regression.parameters()
     await begin(dut)
     bench = Bench(dut, p["seed"])
@@ -233,7 +233,7 @@ async def starts_in_time(dut):
         for n, entry in enumerate(commands[1:], 1):
             free = bench.ends[queue][n - 1][0] + 1
             needed = bench.offers[1 - queue][entry.needs - 1] if entry.needs else 0
-            # Both were loaded a hundred cycles ago.
+            # Both programs were loaded a hundred cycles ago.
             assert bench.valids[queue][n] == max(free, needed + CommandQueue.dependency_latency), (queue, n)
             assert free <= bench.offers[queue][n - 1] + CommandQueue.gap
             waited.add((free > bench.offers[queue][n - 1] + 4, free > needed + 3))
@@ -246,13 +246,13 @@ async def starts_in_time(dut):
     kept = [(record["time"], record["end"], record["queue"], record["tag"]) for record in records]
     assert all(record["version"] == 0 for record in records)
     assert sorted(kept) == sorted(seen)[-len(kept):]
-    # Records are written in order of time, except for records of the same cycle.
+    # Records are in order of time, except for nearly simultaneous ones.
     assert all(b[0] - a[0] >= -3 for a, b in itertools.pairwise(kept))
 
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def a_failure_ends_the_run(dut):
-    """After a failed command, the run's remaining commands neither start nor have events; later commands work."""
+    """After a failed command, the run's remaining commands do not start and have no events; later commands work."""
     await begin(dut)
     bench = Bench(dut, 3)
     generator = random.Random(3)
@@ -275,7 +275,7 @@ async def a_failure_ends_the_run(dut):
         return programs
 
     def check(events, queue, slot, status, detail=None):
-        """All commands before the wrong one ended well, it is the last of its queue, and the other queue stopped."""
+        """Check that only this command failed, that it was the last one of its queue, and that the run stopped."""
         failed = [event for event in events if event[2] != EventStatus.OK]
         assert [event[:3] for event in failed] == [(queue, 10 * queue + slot, status)]
         assert detail is None or failed[0][3] == detail
@@ -288,36 +288,36 @@ async def a_failure_ends_the_run(dut):
         assert len(bench.starts[0]) + len(bench.starts[1]) == len(events) - (
             status not in (EventStatus.BAD_CRC, EventStatus.PEER_ABORT))
 
-    # An engine reports an error, for commands at several positions.
+    # An engine reports an error; the failed command is at various positions.
     for queue, slot in ((0, 0), (0, 3), (1, 0), (1, 2)):
         bench.status = lambda engine, command, wrong=10 * queue + slot: (
             EventStatus.BAD_CRC if command["tag"] == wrong else EventStatus.OK)
         check(await play(good), queue, slot, EventStatus.BAD_CRC)
     bench.status = lambda queue, command: EventStatus.OK
-    # The checker rejects it: an unknown operation, an operation of the other queue, a wrong base.
+    # The checker rejects a command: an unknown operation, an operation of the other queue, a wrong base.
     check(await play(changed(0, 2, operation=99)), 0, 2, EventStatus.UNKNOWN_OPERATION, 99)
     check(await play(changed(1, 1, operation=Operation.MASK)), 1, 1, EventStatus.UNKNOWN_OPERATION, Operation.MASK)
     check(await play(changed(0, 0, operation=Operation.ALL_REDUCE)), 0, 0, EventStatus.UNKNOWN_OPERATION)
     check(await play(changed(1, 3, operation=Operation.ALL_GATHER, weight_base=33)), 1, 3, EventStatus.BAD_BASE, 33)
-    # Its dependency is never met: more commands than the other queue has, or more than can be counted.
+    # A dependency is never met: it counts more commands than the other queue has, or than can be counted.
     check(await play(changed(0, 1, after_0=13, lag_0=0)), 0, 1, EventStatus.AFTER_TIMEOUT, 13 | 1 << 24)
     check(await play(changed(1, 2, after_0=1 << 15, lag_0=0)), 1, 2, EventStatus.AFTER_TIMEOUT, 1 << 15)
-    # A wait for the other queue lasts as long as that queue is busy.
+    # A wait for the other queue does not time out while that queue is busy.
     paced, bench.duration = bench.duration, lambda queue, command: 1000 * (command["tag"] == 10) + 1
     events = await play(changed(0, 1, after_0=1, lag_0=0), passes=1)
     assert [event[2] for event in events] == [EventStatus.OK] * 8
     assert bench.starts[0][1][0] > bench.starts[1][0][0] + 1000
     bench.duration = paced
-    # Its flags are not set.
+    # The flags of a command are not set.
     check(await play(changed(1, 1, wait=0b110)), 1, 1, EventStatus.WAIT_TIMEOUT, 0b110)
-    # The two commands wait for each other.
+    # Two commands wait for each other.
     cyclic = changed(0, 1, after_0=2, lag_0=0)
     cyclic[1][1].update(after_0=2, lag_0=0)
     events = await play(cyclic)
     assert [event[:3] for event in events if event[2] != EventStatus.OK] in (
         [(0, 1, EventStatus.AFTER_TIMEOUT)], [(1, 11, EventStatus.AFTER_TIMEOUT)],
         [(0, 1, EventStatus.AFTER_TIMEOUT), (1, 11, EventStatus.AFTER_TIMEOUT)])
-    # Link reset while a program runs, and while it is held.
+    # Links are reset at various times while a program runs.
     for cycle in (1, 20, 60, 100):
         await bench.load(good)
         received.clear()
@@ -331,7 +331,7 @@ async def a_failure_ends_the_run(dut):
         assert 1 <= statuses.count(EventStatus.LINK_RESET) <= QUEUES
         assert set(statuses) <= {EventStatus.OK, EventStatus.LINK_RESET}
         assert bench.state["stopped"] == 1
-    # The node remains usable: pushed commands run, and so does a program.
+    # The node remains usable: pushed commands and a program run.
     received.clear()
     pushed = [random_command(generator, 77, operation=Operation.QUIESCE), *random_program(generator, 0, 2, tag=78)]
     await bench.commands.send(descriptors(pushed))
@@ -345,7 +345,7 @@ async def a_failure_ends_the_run(dut):
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def pushed_commands_keep_their_place(dut):
-    """Commands pushed before a run precede it, and commands pushed during the run follow it, in each queue."""
+    """In each queue, commands pushed before a run precede the program, and commands pushed later follow it."""
     await begin(dut)
     bench = Bench(dut, 5)
     generator = random.Random(5)
@@ -365,14 +365,14 @@ async def pushed_commands_keep_their_place(dut):
     order = [[event["tag"] for event in events if event["queue"] == queue] for queue in range(QUEUES)]
     assert order == [[60, 61, 62, *[0, 1, 2] * 2, 80, 81, 82], [50, *[10, 11, 12] * 2, 70]]
     assert bench.state["running"] == 0
-    # Nothing happens without passes, or without commands.
+    # A run without passes or without commands ends immediately.
     for program, passes in ((programs, 0), ([[], []], 5)):
         await bench.load(program)
         await bench.run.send([run_of(passes)])
         await cycles(dut, 3)
         assert bench.state["running"] == 0
         assert bench.state["loaded"] == bool(program[0])
-    # Of two commands that wait for one flag, only one consumes it.
+    # If two commands wait for the same flag, only one of them consumes it.
     flagged = [{**before[0], "tag": 90, "wait": 1}, {**before[1], "tag": 91, "wait": 1}]
     await bench.commands.send(descriptors(flagged))
     await cycles(dut, 100)
@@ -391,7 +391,7 @@ async def pushed_commands_keep_their_place(dut):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def a_run_begins_while_pushed_commands_end(dut):
-    """A run that is accepted at any time while pushed commands are pending waits for the rest of them, no longer."""
+    """A run starts as soon as the pushed commands that are pending have ended, whenever it is accepted."""
     await begin(dut)
     bench = Bench(dut, 6)
     bench.duration = lambda queue, command: 2
@@ -401,7 +401,7 @@ async def a_run_begins_while_pushed_commands_end(dut):
     pushed = [random_command(generator, 50, operation=Operation.QUIESCE),
               *[{**command, "operation": Operation.MASK, "tag": 60 + n, "state_base": 0}
                 for n, command in enumerate(random_program(generator, 0, 2))]]
-    left = set()  # pushed commands that have not started when the run is accepted, by queue
+    left = set()  # number of pushed commands that started before the run, by queue
     for delay in range(64):
         bench.forget()
         await bench.commands.send(descriptors(pushed))
@@ -416,7 +416,7 @@ async def a_run_begins_while_pushed_commands_end(dut):
 
 
 def command_queue():
-    """Both queues, with counts of updates."""
+    """A command queue that counts updates for weight versions."""
     return CommandQueue(config=CONFIG.replace(programs=Programs(depth=DEPTH, versions=True)), operations=OPERATIONS)
 
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Two banks of programs at a host port, packet by packet, against the model: valid and invalid requests."""
+"""Two program banks at a host port, compared with the model for valid and invalid requests."""
 
 import random
 
@@ -38,7 +38,7 @@ EDIT_CYCLES = 11
 
 
 class Banked(wiring.Component):
-    """Host port and command queue; commands end immediately unless held, and successfully unless they fail."""
+    """Host port and command queue; commands end immediately unless ``hold`` is high, with an error if ``fail`` is."""
 
     i: In(stream.Signature(word_layout()))
     o: Out(stream.Signature(word_layout()))
@@ -82,7 +82,7 @@ class Banked(wiring.Component):
 
 
 class Bench:
-    """Host of the node, and the model that runs alongside it."""
+    """Host that sends each request to the node and to the model."""
 
     def __init__(self, dut, seed, source, sink):
         self.dut, self.generator = dut, random.Random(seed)
@@ -132,7 +132,7 @@ class Bench:
         return [bits >> 32 * n & 0xFFFFFFFF for n in range(DESCRIPTOR_WORDS)]
 
     async def load(self, *, idle):
-        """Load a program of all queues, of some, or one that does not fit or is malformed."""
+        """Load a random program into most queues; some loads are malformed or too long."""
         generator = self.generator
         self.name = generator.randrange(256)
         self.body = [] if idle else self.body
@@ -179,7 +179,7 @@ class Bench:
         self.dut.hold.value = model.running
 
     async def finish(self, *, fail):
-        """End the run, successfully or not, and compare its commands."""
+        """End the run, with an error if ``fail``, and compare the executed commands."""
         wanted = [[command[7] & 0xFFFF for command in queue] * self.passes for queue in self.model.current.programs]
         tags = [[] for _ in range(QUEUES)]
         self.dut.fail.value = fail
@@ -236,7 +236,7 @@ async def changes_banks_at_sets(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def reset_at_any_word_of_an_edit(dut):
-    """A reset of the node selects the first bank, and clears any edit and digest."""
+    """A reset of the node during an EDIT selects the first bank, and discards the edit and the digest."""
     await start(dut)
     request = [Opcode.EDIT << 24 | 2, 1, 0]
     for length in range(1, len(request) + 1):

@@ -1,4 +1,4 @@
-"""The golden model of program banks, checked by hand."""
+"""Known answers of the golden model of program banks."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def run(banks, first, model, passes=1):
 
 @pytest.fixture
 def banks():
-    """Banks that run set 4 of program 7."""
+    """Program banks while set 4 of program 7 runs."""
     result = ProgramBanks(queues=3, depth=4)
     assert load(result, model=7, idle=False)[0] == (Status.OK, [16])
     assert run(result, 4, 7) == Status.OK
@@ -41,8 +41,8 @@ def test_an_edit_holds_from_its_set_on(banks):
     assert (banks.bank, banks.pending, banks.number, banks.latest) == (0, True, 0, 1)
     assert run(banks, 5, 8) == Status.BUSY
     banks.running = False
-    assert run(banks, 5, 7) == Status.NOT_LOADED  # rejected: it is the program of the other bank
-    assert run(banks, 4, 8) == Status.NOT_LOADED  # rejected: the set is not that of the edit
+    assert run(banks, 5, 7) == Status.NOT_LOADED  # rejected: the edit requires program 8
+    assert run(banks, 4, 8) == Status.NOT_LOADED  # rejected: the edit applies from set 5 on
     assert run(banks, 4, 7) == Status.OK  # accepted again after a failure: the edit is still pending
     banks.running = False
     assert run(banks, 5, 8) == Status.OK

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The program memory, compared with a model: loads that are complete, cut short, too long or for no queue."""
+"""Program memory, compared with a model for loads that are complete, truncated, too long or for no queue."""
 
 import random
 

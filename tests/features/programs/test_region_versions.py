@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Region versions against a model that counts updates, and a proof of the version that a command is given."""
+"""Region versions, compared with a model that counts updates, and a proof that commands get the right version."""
 
 import random
 
@@ -20,7 +20,7 @@ REGIONS = 5
 
 
 class Model:
-    """Model of the versions: one of each copy, and how long its inputs have been unchanged."""
+    """Model of the version of each weight copy; it also counts for how long its inputs have been unchanged."""
 
     def __init__(self):
         self.versions = {}
@@ -28,7 +28,7 @@ class Model:
         self.update = None
         self.stable = 0
         self.before = None
-        self.since = 0  # cycles since an update has ended
+        self.since = 0  # cycles since the last update ended
 
     @staticmethod
     def copy(region, *, other=False):
@@ -65,7 +65,7 @@ class Model:
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def counts_updates(dut):
-    """Updates of all regions are counted, in even and odd passes, while heads come and go."""
+    """Updates of all regions are counted in even and odd passes, while queue heads change."""
     p = regression.parameters()
     generator = random.Random(p["seed"])
     await start(dut)
@@ -98,7 +98,7 @@ async def counts_updates(dut):
                 "number": state["number"], "update": to_int(region_layout(), updated), "_": updated}
 
     class Packed:
-        """The model, for ports that are packed into numbers."""
+        """The model, adapted to ports that are packed into integers."""
 
         @staticmethod
         def outputs(inputs):
@@ -118,7 +118,7 @@ async def counts_updates(dut):
 
 
 class Known(wiring.Component):
-    """Specification: for any region, a command is given its number of updates."""
+    """Specification: the version of any region equals its number of updates."""
 
     region: In(range(REGIONS_MAX + 1))
     odd: In(1)
@@ -157,7 +157,7 @@ class Known(wiring.Component):
 
 
 def test_known():
-    """Proof from reset: a version is the number of updates of its own region."""
+    """Proof, starting from reset, that a version is the number of updates of its own region."""
     formal.prove(Known(), depth=18, mode="bmc")
 
 

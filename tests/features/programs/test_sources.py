@@ -1,4 +1,4 @@
-"""The program state as a source: hdl/features/programs/sources.py."""
+"""Program state as a register source: hdl/features/programs/sources.py."""
 
 import dataclasses
 

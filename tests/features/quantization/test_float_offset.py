@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The baseline computes plain asymmetric quantisation, so that its cost can be compared."""
+"""The baseline unit, which exists for comparisons of cost, computes plain asymmetric quantisation."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from tests.refusals import refused_values
 
 
 def _outputs(lanes, bits, seed, count=400):
-    """Beats of random outputs; the parameters of an output are held for all of its beats."""
+    """Draw random outputs of several beats each; the parameters of an output are the same in all its beats."""
     generator = np.random.default_rng(seed)
     lengths = generator.integers(1, 6, count)
     numbers = np.arange(count).repeat(lengths)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The reader of layers from a list: hdl/features/quantization/layer_reader.py."""
+"""Reader of layer lists: hdl/features/quantization/layer_reader.py."""
 
 import functools
 
@@ -34,7 +34,7 @@ def _unit(lanes):
 
 
 def _parts(layer, samples, lanes):
-    """Rows of each part of a layer, and rows of the part's memory."""
+    """For each part of a layer, its number of rows and the number of rows of its memory."""
     inputs = -(-layer["inputs"] // (4 * lanes))
     codes = inputs if layer["wide"] else -(-inputs // 2)
     outputs = -(-layer["outputs"] // (lanes if layer["raw"] else 4 * lanes))
@@ -44,7 +44,7 @@ def _parts(layer, samples, lanes):
 
 
 def _checked(layer, samples, lanes):
-    """Expected payload of a layer, or None if the layer is wrong."""
+    """Expected output payload for a layer, or None if the layer is wrong."""
     parts = _parts(layer, samples, lanes)
     rows = -(-layer["inputs"] // (4 * lanes))
     if not (layer["inputs"] and layer["outputs"] and rows <= INPUT_ROWS and samples < 1 << 16):
@@ -62,7 +62,7 @@ def _checked(layer, samples, lanes):
 
 
 def _layer(generator, samples, lanes, *, final):
-    """Random layer with parts that end anywhere in their memories, sometimes at the end or a row beyond."""
+    """Draw a layer with parts anywhere in their memories, often at the end and sometimes one row beyond it."""
     def flip(share):
         return int(generator.random() < share)
 
@@ -95,7 +95,7 @@ def _run(layers, samples, lanes, *, start=0, empty=False, source="none", sink="n
     generator = np.random.default_rng(seed)
     willing, ready = stall_array(source, cycles, seed=seed), stall_array(sink, cycles, seed=seed + 1)
     words = np.array([word for layer in layers for word in _words(layer)], np.uint32)
-    # Later starts are ignored.
+    # Starts after the first one are ignored.
     starts = (np.arange(cycles) > start) & (generator.random(cycles) < 0.2)
     starts[start] = True
     unit = _unit(lanes)
@@ -146,7 +146,7 @@ def test_latency():
 
 
 def test_known():
-    """A known layer is offered: ten inputs in three rows, and 4-bit codes, one row for two rows of inputs."""
+    """Known layer: ten inputs in three rows, and 4-bit codes, with one row of codes per two rows of inputs."""
     layer = {**SOUND, "wide": 0, "signed": 1, "final": 1, "inputs": 10, "outputs": 3, "codes": 100, "source": 7,
              "parameters": 20, "target": 4095 - 1}
     assert _checked(layer, 2, 1) == {
@@ -154,7 +154,7 @@ def test_known():
         "input_rows": 3, "tail": 0b11, "code_row": 100, "code_elements": 6, "source_row": 7, "parameter_row": 20,
         "parameter_elements": 6, "target_row": 4094}
     assert _run([layer], 2, 1, start=3) == (1, False)
-    assert _run([layer], 3, 1) == (0, True)  # results of the layer do not fit
+    assert _run([layer], 3, 1) == (0, True)  # the results do not fit
 
 
 # --- every cycle
@@ -163,7 +163,7 @@ def test_known():
 @pytest.mark.parametrize(("source", "sink"), [*zip(STALLS, STALLS[::-1], strict=True), ("geometric", "geometric")])
 @pytest.mark.parametrize("lanes", LANES)
 def test_lockstep(lanes, source, sink):
-    """Lists of all kinds of layers match the model, with a final layer, without one, or with a wrong one."""
+    """Lists of all kinds of layers match the model, including wrong layers and lists without a final layer."""
     right = wrong = 0
     for seed in range(25):
         generator = np.random.default_rng(1_000 * lanes + 100 * STALLS.index(source) + seed)
@@ -190,7 +190,7 @@ def test_lockstep(lanes, source, sink):
 def test_wrong(lanes, change):
     """A wrong layer after a valid one ends the list.
 
-    An address of -1 stands for the last possible row; the next row wraps to the first.
+    An address of -1 stands for the last row that an address can select; the next row would wrap to the first.
     """
     wrong = {**SOUND, **{name: value % ((1 << 32) // lanes) * lanes if value < 0 else value
                          for name, value in change.items()}}
@@ -200,7 +200,7 @@ def test_wrong(lanes, change):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_limits(lanes):
-    """The largest number of inputs, and parts that end with their memory, are valid; anything beyond is not."""
+    """The largest number of inputs, and parts that end with their memory, are valid; larger ones are not."""
     most = {**SOUND, "inputs": 4 * lanes * INPUT_ROWS, "final": 1}
     assert _run([most], 1, lanes) == (1, False)
     assert _run([{**most, "inputs": most["inputs"] + 1}], 1, lanes) == (0, True)
@@ -212,7 +212,7 @@ def test_limits(lanes):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_lists(lanes):
-    """Lists without a layer or without a final layer are wrong; layers after the final one are not read."""
+    """Lists that are empty or lack a final layer are wrong; layers after the final one are not read."""
     assert _run([SOUND], 1, lanes, empty=True) == (0, True)
     assert _run([SOUND] * 3, 1, lanes) == (3, True)
     assert _run([SOUND, {**SOUND, "final": 1}, SOUND], 1, lanes) == (2, False)
@@ -220,7 +220,7 @@ def test_lists(lanes):
 
 @pytest.mark.parametrize("samples", [1 << 16, (1 << 32) - 1])
 def test_too_many_samples(samples):
-    """A number of samples that exceeds 16 bits is rejected."""
+    """Sample counts that exceed 16 bits are rejected."""
     assert _run([{**SOUND, "final": 1}], samples, 8) == (0, True)
 
 

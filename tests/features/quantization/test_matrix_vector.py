@@ -19,7 +19,7 @@ FORMS = tuple(Form)
 
 
 class _Outputs:
-    """Outputs of random lengths, offsets and biases, and their beats."""
+    """Outputs of random lengths, offsets and biases, with their beats and sums."""
 
     def __init__(self, lanes, bits, *, count, generator, longest=5):
         self.lengths = generator.integers(1, longest + 1, count)
@@ -31,7 +31,7 @@ class _Outputs:
         self.inputs[generator.random(beats) < 0.2] = 255
         self.codes[generator.random(beats) < 0.2] = top
         self.signed, self.subtract = generator.random(count) < 0.5, generator.random(count) < 0.5
-        # With these offsets, weights have at most one bit more than codes.
+        # Offsets are limited so that weights have at most one bit more than codes.
         offsets = generator.integers(0, top + 2, count)
         self.offsets = np.where(self.subtract, np.minimum(offsets, top), -offsets)
         self.bias = generator.integers(-1 << 23, 1 << 23, count)
@@ -51,7 +51,7 @@ class _Outputs:
 
 
 def _given(lanes, bits, codes, inputs, sums, *, last, **fields):
-    """Beats with the fields of each or of all beats, and the expected sums."""
+    """Drive beats, with fields given per beat or as a common value, and the expected sums."""
     masks = {"signed": 1, "subtract": 1, "offset": (2 << bits) - 1, "bias": 0xFFFF_FFFF}
     rows = pack(operand_layout(lanes, bits, bits + 1), {
         "codes": codes, "inputs": inputs & 255, "last": last,
@@ -88,7 +88,7 @@ test_cocotb = BENCH.cocotb([(4, 8, form) for form in FORMS], cut=7)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("lanes", LANES)
 def test_throughput(lanes, form):
-    """A beat is accepted in every cycle, and every sum appears one latency after its last beat."""
+    """One beat is accepted per cycle, and every sum appears ``latency`` cycles after its last beat."""
     run = BENCH.check((lanes, 8, form), seed=3)
     last, _ = run.drive.drawn
     assert run.moves("i").tolist() == list(range(len(last)))
@@ -97,7 +97,7 @@ def test_throughput(lanes, form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_matrix_of_64_by_64(form):
-    """A 64 by 64 matrix takes 256 cycles plus the latency with 16 lanes."""
+    """With 16 lanes, a 64 by 64 matrix takes 256 cycles plus the latency."""
     generator = np.random.default_rng(4)
     codes, x = generator.integers(0, 256, (64, 64)), generator.integers(0, 256, 64)
     offsets, bias = generator.integers(-256, 1, 64), generator.integers(-1 << 23, 1 << 23, 64)
@@ -113,7 +113,7 @@ def test_matrix_of_64_by_64(form):
     (0, 1, 255, 255, -1 << 23), (-256, 0, 0, -128, (1 << 23) - 1), (255, 1, 0, -128, -1 << 23),
 ])
 def test_longest_sum(form, offset, subtract, code, value, bias):
-    """32-bit sums hold the largest numbers over the stated length."""
+    """32-bit sums do not overflow for the largest numbers over the maximum length."""
     length = arithmetic.LENGTH_MAX
     beats = length // 16
     weight = offset - code if subtract else offset + code
@@ -125,7 +125,7 @@ def test_longest_sum(form, offset, subtract, code, value, bias):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_all_products(form):
-    """One lane multiplies every code by every input, signed and unsigned."""
+    """Products of every code and every input, signed and unsigned, are correct."""
     codes, values = (grid.ravel() for grid in np.meshgrid(np.arange(256), np.arange(256)))
     for signed, subtract, offset in ((0, 0, -256), (1, 0, -100), (0, 1, 255), (1, 1, 0)):
         weights = offset - codes if subtract else offset + codes

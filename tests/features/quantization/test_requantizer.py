@@ -24,7 +24,7 @@ def _random(count, generator):
 
 
 def _expected(fields):
-    """Expected results, in Python's integers."""
+    """Expected results, computed in Python integers."""
     results = []
     for acc, multiplier, shift, relu, raw in zip(*(fields[name].tolist() for name in (
             "sum", "multiplier", "shift", "relu", "raw")), strict=True):
@@ -55,7 +55,7 @@ test_cocotb = BENCH.cocotb(cut=4)
 
 
 def _run(fields):
-    """Run the unit at full speed and return all results, one per cycle."""
+    """Run the unit at full rate and return all results."""
     run, count = BENCH.check(drive=Drive({"i": _rows(fields)}, fields)), len(fields["sum"])
     assert run.moves().tolist() == list(range(Requantizer.latency, count + Requantizer.latency))
     return unpack(result_layout(), run.trace["o__payload"][run.moves()])["value"].astype(np.uint32).astype(np.int32)
@@ -72,10 +72,10 @@ def test_many():
 @pytest.mark.parametrize("relu", [0, 1])
 @pytest.mark.parametrize("shift", [0, 1, 7, 8, 20, 46, 47, 63])
 def test_every_result_at_its_edges(shift, relu):
-    """Products just below, at and just above each rounding threshold in and around the limits round correctly."""
+    """Products at and next to each rounding threshold, up to and beyond the limits, are rounded correctly."""
     edges = (np.arange(-140, 270) << shift) - ((1 << shift) >> 1)
     products = (edges[:, None] + np.arange(-2, 3)).ravel()
-    # Sums that give the wanted products with a multiplier, or as near as possible.
+    # Choose sums that give the wanted products, or come as close as possible.
     multipliers = [1 << max(shift - 16, 0) if shift < 32 else 0xFFFF, 1, 3]
     for multiplier in multipliers:
         if multiplier > 0xFFFF:

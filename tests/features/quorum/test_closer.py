@@ -1,4 +1,4 @@
-"""Closing of rounds, compared with the golden model: hdl/features/quorum/closer.py."""
+"""Closing of quorum rounds, compared with the golden model: hdl/features/quorum/closer.py."""
 
 import random
 
@@ -9,7 +9,7 @@ from hdl.features.quorum.layouts import SLOTS
 from sim.golden.features.quorum.rounds import ONE, Closer, stale_weights
 from tests.hdl import pysim
 
-#: Cycles from the first cycle of waiting to the offer of CLOSE: a lap that looks and a lap that clears.
+#: Cycles from the start of ``waits`` to the offer of CLOSE: one lap to inspect all nodes and one lap to clear them.
 LATENCY = 2 * QuorumCloser.lap
 
 
@@ -21,7 +21,7 @@ async def hear(ctx, closer, node, slot, tag):
 
 
 async def closes(ctx, closer, *, most):
-    """Cycles until CLOSE is offered, or None; it is accepted, and the node continues."""
+    """Wait for CLOSE and accept it; return the cycles until its offer, and its fields, or None if there is none."""
     for cycle in range(most):
         if ctx.get(closer.close.valid):
             fields = {name: ctx.get(closer.close.payload[name]) for name in ("tag", "on_time", "late", "index")}
@@ -46,14 +46,14 @@ def simulate(bench):
 
 @pytest.mark.parametrize("weights", [stale_weights(0.5), stale_weights(0.0), (ONE,) * 15])
 def test_follows_the_golden_model(weights):
-    """Rounds of random gradients, some too late for any weight at rank 0, close as in the golden model."""
+    """Rounds with random gradients, some too old for any weight, close as in the golden model."""
     generator = random.Random(str(weights))
 
     async def bench(ctx, closer):
         golden = Closer(nodes=NODES, quorum=1, weights=weights)
         ctx.set(closer.weights, weights)
-        slots = {}  # tag by node and slot, while it is in the golden model
-        first = 65520  # tests the wrap of 16-bit numbers
+        slots = {}  # by node and slot: tag of a gradient that the golden model still holds
+        first = 65520  # close to the wrap of 16-bit tags
         kinds = set()
         for number in range(40):
             for node in generator.sample(range(NODES), 9):
@@ -69,7 +69,7 @@ def test_follows_the_golden_model(weights):
             ctx.set(closer.quorum, in_time)
             ctx.set(closer.tag, first + number & 0xFFFF)
             ctx.set(closer.waits, 1)
-            if not in_time:  # no node is present, and late gradients close no round
+            if not in_time:  # late gradients do not close a round
                 assert await closes(ctx, closer, most=2 * LATENCY) is None
                 ctx.set(closer.waits, 0)
                 await ctx.tick()
@@ -87,7 +87,7 @@ def test_follows_the_golden_model(weights):
 
 
 def test_quorum_and_deadline():
-    """Below the quorum the deadline closes a round; it starts at the end of the first lap that sees a gradient."""
+    """Below the quorum a round closes at the deadline, which counts from the end of the first lap with a gradient."""
     async def bench(ctx, closer):
         ctx.set(closer.quorum, 3)
         ctx.set(closer.waits, 1)

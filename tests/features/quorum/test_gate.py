@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Gates of both queues, driven from both sides: hdl/features/quorum/gate.py."""
+"""Gates of the compute queue and the update queue, driven from both sides: hdl/features/quorum/gate.py."""
 
 import random
 
@@ -11,18 +11,18 @@ from hdl.memory import READ_LATENCY
 from tests.hdl import pysim
 
 ELEMENTS, STRIDE, BASE = 8192, 512, 1024
-#: Maximum number of cycles until a command must be offered.
+#: Maximum number of cycles until a gate must offer a command.
 PATIENCE = 50
 
 
 class Player:
-    """A queue before a gate, and the engines after it."""
+    """Driver that acts as the command queue before a gate and as the engines after the gate."""
 
     def __init__(self, ctx, unit, generator):
         self.ctx, self.unit, self.gate, self.generator = ctx, unit, unit.gate, generator
 
     def give(self, operation, **fields):
-        """Offer a command with random values in its other fields; return its fields."""
+        """Offer a command to the gate, with random values in unspecified fields; return all fields."""
         word = command_layout().from_bits(self.generator.getrandbits(command_layout().size))
         command = {name: word[name] for name, _ in command_layout()}
         command |= {"operation": operation, "gradient_base": BASE, **fields}
@@ -31,7 +31,7 @@ class Player:
         return command
 
     async def offered(self):
-        """Cycles until the command is offered."""
+        """Wait until the gate offers the command; return the number of cycles."""
         for cycle in range(PATIENCE):
             if self.ctx.get(self.gate.o.valid):
                 return cycle
@@ -40,7 +40,7 @@ class Player:
         raise AssertionError(f"No command in {PATIENCE} cycles")
 
     async def take(self, **watched):
-        """Accept the command after some cycles without a change; return its fields."""
+        """Accept the command after some cycles, while the offer must not change; return its fields."""
         first = self.fields()
         for _ in range(self.generator.randrange(4)):
             await self.ctx.tick()
@@ -56,7 +56,7 @@ class Player:
         return first
 
     async def end(self, *, good=1, **watched):
-        """Signal the event of the command."""
+        """Signal the end of the command, and check the ``watched`` outputs."""
         await self.ctx.tick().repeat(1 + self.generator.randrange(3))
         self.ctx.set(self.gate.ended, 1)
         self.ctx.set(self.gate.good, good)
@@ -80,7 +80,7 @@ def simulate(unit, run, *, seed):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_compute(seed):
-    """A command with a round waits for a slot, or has no effect if its round is over; all other commands pass."""
+    """A COMPUTE with a round waits for a slot, or has no effect if its round is over; all other commands pass."""
     async def run(ctx, player):
         unit, generator = player.unit, player.generator
         for _ in range(60):
@@ -103,12 +103,12 @@ def test_compute(seed):
                 for _ in range(waits):
                     await ctx.tick()
                     assert not ctx.get(player.gate.o.valid)
-                # Either condition may end the wait.
+                # A free slot or the end of the round ends the wait.
                 skips = generator.random() < 0.3
                 ctx.set(unit.over if skips else unit.room, 1)
             cycles = await player.offered()
             assert cycles == unit.latency
-            # A slot or an end that comes later has no effect.
+            # Later changes of the slot or of the round have no effect.
             ctx.set(unit.slot, generator.getrandbits(1))
             ctx.set(unit.over, 1)
             actual = await player.take(begun=not skips, into=slot)
@@ -124,7 +124,7 @@ def test_compute(seed):
 
 @pytest.mark.parametrize(("seed", "lanes"), [(0, 1), (1, 4), (2, 8)])
 def test_update(seed, lanes):
-    """An update with a round waits for its scale and consumes the node's gradients; all other commands pass."""
+    """A FUSED_UPDATE with a round waits for its scale and consumes the node's gradients; other commands pass."""
     async def run(ctx, player):
         unit, generator, port = player.unit, player.generator, player.unit.scale_read
         for _ in range(60):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""READY and CLOSE around a ring of relays: hdl/features/quorum/quorum_relay.py."""
+"""READY and CLOSE messages around a ring of relays: hdl/features/quorum/quorum_relay.py."""
 
 import random
 
@@ -13,12 +13,12 @@ from hdl.features.quorum.quorum_relay import CLOSE_WORDS, QuorumRelay
 from hdl.features.replay.control_word import ControlType, control_layout, ready_layout
 from tests.hdl import pysim
 
-#: Cycles without a new word after which the test fails.
+#: The test fails if no word arrives for this number of cycles.
 PATIENCE = 400
 
 
 class Relays(wiring.Component):
-    """Relays of a ring; a node's words wait for its successor while its bit of ``stall`` is set."""
+    """Relays in a ring; a set bit of ``stall`` stalls the link from that node to its successor."""
 
     def __init__(self, count):
         self.units = [QuorumRelay() for _ in range(count)]
@@ -37,18 +37,18 @@ class Relays(wiring.Component):
 
 
 class Bench:
-    """Nodes that send and hear words. ``busy`` is the fraction of cycles when a link or rank 0 is not ready."""
+    """Nodes that send READY and hear CLOSE. ``busy`` is the fraction of cycles when a link or rank 0 stalls."""
 
     def __init__(self, ctx, relays, *, seed, busy):
         self.ctx, self.relays, self.seed, self.busy = ctx, relays, seed, busy
         self.generator = random.Random(seed)
         count = len(relays.units)
-        self.ready = [[] for _ in range(count)]  # slots and tags that wait to be sent
+        self.ready = [[] for _ in range(count)]  # READY messages to be sent, as (slot, tag)
         self.close = []
         self.heard = []
-        self.closed = [[] for _ in range(count)]  # number of the cycle, and the round
+        self.closed = [[] for _ in range(count)]  # CLOSE messages by node, as (cycle, fields)
         self.cycle = 0
-        self._new = 0  # cycle in which the last word was heard or reported
+        self._new = 0  # cycle of the latest READY or CLOSE
         for rank, unit in enumerate(relays.units):
             ctx.set(unit.place, {"rank": rank, "size": count})
 
@@ -96,7 +96,7 @@ def simulate(run, *, count, seed=1, busy=0.0):
 
 @pytest.mark.parametrize(("count", "busy"), [(2, 0.0), (5, 0.5), (16, 0.2)])
 def test_words_of_all_nodes(count, busy):
-    """Rank 0 hears each READY once, in order for each node; each CLOSE reaches all nodes, in order."""
+    """Rank 0 hears each READY once, each node's in order, and each CLOSE reaches all nodes in order."""
     async def run(bench):
         generator = bench.generator
         sent = [[(generator.getrandbits(1), generator.getrandbits(16)) for _ in range(20)] for _ in range(count)]
@@ -106,7 +106,7 @@ def test_words_of_all_nodes(count, busy):
             sets.extend(words)
         due = list(closes)
         while len(bench.heard) < 20 * count or len(bench.closed[0]) < len(closes):
-            # Like rank 0, no round starts before the CLOSE of the previous round.
+            # As at rank 0, each CLOSE waits until the previous one has returned.
             if due and len(bench.closed[0]) == len(closes) - len(due) and not bench.close and (
                     generator.random() < 0.05):
                 bench.close.append(due.pop(0))
@@ -120,13 +120,13 @@ def test_words_of_all_nodes(count, busy):
 
 
 def test_latency():
-    """A word passes a node in :attr:`QuorumRelay.latency` cycles, and a CLOSE is known one cycle after its end."""
+    """A word passes a node in :attr:`QuorumRelay.latency` cycles, and a CLOSE is reported after its last word."""
     async def run(bench):
         bench.close.append({"tag": 5, "on_time": 3, "late": 8, "index": 40})
         for _ in range(30):
             await bench.step()
         cycles = [closed[0][0] for closed in bench.closed]
-        # Rank 0 comes last; its word is at its output one cycle after it was offered.
+        # Rank 0 receives its own CLOSE last.
         assert cycles == [QuorumRelay.latency * (n or 4) + CLOSE_WORDS for n in range(4)]
         bench.ready[1].append((1, 9))
         start = bench.cycle
@@ -140,14 +140,14 @@ def test_latency():
 
 
 def test_damaged_words():
-    """Words other than READY and CLOSE, or all without a position, are dropped; a link reset ends a message."""
+    """A relay drops words other than READY and CLOSE, and all words without a position; a reset ends a message."""
     relay = QuorumRelay()
     ready = ready_layout().const({"type": ControlType.READY, "source": 3, "slot": 1, "zeros": 0, "tag": 70}).as_bits()
     close = control_layout().const({"type": ControlType.CLOSE, "words": CLOSE_WORDS - 1, "tag": 7, "reserved": 0})
 
     async def run(ctx):
         async def offer(data, *, first=1, last=1):
-            """Offer a word; return the word that is at ``o`` afterwards."""
+            """Offer a word; return the word at output ``o`` afterwards, or None."""
             ctx.set(relay.i.payload, {"data": data, "first": first, "last": last})
             ctx.set(relay.i.valid, 1)
             await ctx.tick().until(relay.i.ready)
@@ -155,7 +155,7 @@ def test_damaged_words():
             return ctx.get(relay.o.payload.data) if ctx.get(relay.o.valid) else None
 
         ctx.set(relay.o.ready, 1)
-        assert await offer(ready) is None  # a relay without a position drops it
+        assert await offer(ready) is None  # dropped: the relay has no position
         ctx.set(relay.place, {"rank": 2, "size": 4})
         assert await offer(ready) == ready
         for bad in (ready | 1 << 9, ready ^ 1, ready & ~(0xF << 4) | 2 << 4, close.as_bits() + (1 << 4), 0):

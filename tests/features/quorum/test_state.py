@@ -1,4 +1,4 @@
-"""A node's gradients of rounds, compared with the golden model: hdl/features/quorum/state.py."""
+"""State of a node's gradients in quorum rounds, compared with the golden model: hdl/features/quorum/state.py."""
 
 import random
 
@@ -14,10 +14,10 @@ RANK = 5
 
 
 class Bench:
-    """A keeper with random computations and rounds, and its golden model with one node.
+    """A state unit that goes through random computations and rounds, and a golden model of a single node.
 
-    A computation may end in any cycle around a CLOSE. Gradients enter the golden model when they end, or after the
-    rounds that are closed by then.
+    A computation may end in any cycle around a CLOSE. Its gradient then enters the golden model, after all rounds
+    that have been closed before.
     """
 
     def __init__(self, ctx, keeper, weights, generator):
@@ -27,12 +27,12 @@ class Bench:
         self.told = []
         self.computing = None
         self.number = 0  # number of the next computation
-        self.ended = 0  # rounds that have ended
+        self.ended = 0  # number of completed rounds
         ctx.set(keeper.rank, RANK)
         ctx.set(keeper.weights, weights)
 
     async def cycle(self, **inputs):
-        """Run one cycle with these inputs; all other inputs are 0."""
+        """Run one cycle with the given inputs; unspecified inputs are 0."""
         ctx, keeper = self.ctx, self.keeper
         for name in ("closed", "begun", "ended", "good", "taken", "finished"):
             ctx.set(getattr(keeper, name), inputs.get(name, 0))
@@ -44,7 +44,7 @@ class Bench:
         await ctx.tick()
 
     def end(self):
-        """Inputs of the cycle when the computation ends."""
+        """End the computation in the golden model; return the inputs of that cycle."""
         good = self.generator.random() < 0.9
         if good:
             self.rounds.ready(0, self.computing, np.full(1, self.computing + 1, np.uint32))
@@ -52,7 +52,7 @@ class Bench:
         return {"ended": 1, "good": good}
 
     async def compute(self):
-        """Begin a computation if there is room, or end the current one."""
+        """End the current computation, or begin one if there is room."""
         if self.computing is not None:
             await self.cycle(**self.end())
         else:
@@ -68,7 +68,7 @@ class Bench:
                 self.number += 1
 
     async def close(self):
-        """Close a round and complete it; computations continue meanwhile."""
+        """Close and complete a round; the current computation may end in the meantime."""
         number, keeper = self.ended, self.keeper
         on_time = number in self.rounds.pending(0)
         old = self.rounds.late_tag(0, number)
@@ -92,7 +92,7 @@ class Bench:
         self.ended += 1
 
     async def compare(self):
-        """Compare counts and pending gradients after all started work has ended."""
+        """Compare counts and pending gradients once the unit has settled."""
         for _ in range(self.keeper.latency + 1):
             await self.cycle()
         assert self.counts == self.rounds.ledgers[0].counts
@@ -122,7 +122,7 @@ def test_follows_the_golden_model(weights):
         assert counts["applied"] > 10
         assert (counts["applied_late"] > 10) == any(weights)
         assert (counts["dropped"] > 0) == (not all(weights))
-        # Each gradient is reported to rank 0 at most once, and always if it took part in a round.
+        # Each gradient is reported to rank 0 at most once, and exactly once if a round has used it.
         assert len(bench.told) == len(set(bench.told))
         assert len(bench.told) >= counts["applied"] + counts["applied_late"]
         assert set(counts_layout().members) == {f"gradients_{status}" for status in bench.counts}
@@ -131,7 +131,7 @@ def test_follows_the_golden_model(weights):
 
 
 def test_resumed_and_reset():
-    """A resumed gradient is pending and reported once; a reset drops pending ones and clears everything."""
+    """A resumed gradient is pending and reported once; a reset clears all state, including pending gradients."""
     keeper = QuorumState()
     async def run(ctx):
         bench = Bench(ctx, keeper, (ONE,) * 15, random.Random(1))

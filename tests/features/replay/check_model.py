@@ -6,7 +6,7 @@ _POLYNOMIAL = 0x2F
 
 
 def crc8(bits: Iterable[int], register: int = 0xFF) -> int:
-    """The register after the given bits; appending the register to them, bit 7 first, leaves 0."""
+    """CRC register after the given bits; appending the register to the bits, bit 7 first, results in 0."""
     for bit in bits:
         feedback = register >> 7 ^ bit
         register = (register << 1 & 0xFF) ^ (_POLYNOMIAL if feedback else 0)
@@ -14,7 +14,7 @@ def crc8(bits: Iterable[int], register: int = 0xFF) -> int:
 
 
 def _table(position: int, width: int) -> list[int]:
-    """Contribution of each value of a word's field to the check."""
+    """For each value of a field at ``position`` in a word, its contribution to the check."""
     bits = [[value >> n & 1 for n in range(width)] + [0] * (34 - position - width) for value in range(1 << width)]
     return [crc8(field, 0) for field in bits]
 
@@ -25,7 +25,7 @@ _NOTHING = crc8([0] * 34)
 
 
 def word_check(data: int, last: int, kind: int, number: int) -> int:
-    """The check of a word with its number: data from bit 0 on, then last, then kind."""
+    """Check of a word: CRC over data from bit 0 on, last, and kind, combined with the word's number."""
     check = _NOTHING ^ _FLAGS[last | kind << 1] ^ number & 0xFF
     for n, table in enumerate(_BYTES):
         check ^= table[data >> 8 * n & 0xFF]

@@ -1,4 +1,4 @@
-"""Ports of a unit in every cycle, as seen by a golden model, and their comparison with the unit."""
+"""Expected values of a unit's ports in every cycle, and their comparison with the Verilated unit."""
 
 import collections
 
@@ -8,17 +8,17 @@ from sim.golden.features.replay.control_words import Message
 
 
 def packet(words):
-    """Words of a packet, each with its ``last``."""
+    """Words of a packet, each as (word, last)."""
     return [(int(word), int(n == len(words) - 1)) for n, word in enumerate(words)]
 
 
 def whole(words):
-    """Words of a complete message with their positions."""
+    """Words of a complete message, each with its first and last flags."""
     return [Message(word, int(not n), last) for n, (word, last) in enumerate(packet(words))]
 
 
 def payload(beat):
-    """Bits of a beat: of a word with its ``last``, or of a word of a message; 0 without a beat."""
+    """Encode a beat, which is a (word, last) pair, a word of a message, or a number; None gives 0."""
     match beat:
         case Message(data, first, last):
             return data | first << 32 | last << 33
@@ -28,7 +28,7 @@ def payload(beat):
 
 
 def compare(unit, rows, free=None):
-    """Run a unit on rows of its ports, and compare outputs: payloads while valid, the rest where not ``free``."""
+    """Run a unit on its inputs in ``rows``; compare payloads while valid, and all other outputs unless ``free``."""
     unit.reset()
     outputs = unit.run({port.name: rows[port.name] for port in unit.inputs})
     assert outputs.keys() <= rows.keys()
@@ -46,25 +46,25 @@ def compare(unit, rows, free=None):
 class Columns:
     def __init__(self):
         self._rows = collections.defaultdict(list)
-        self._any = collections.defaultdict(list)  # rows in which an output does not matter
+        self._any = collections.defaultdict(list)  # by output and row: whether any value is right
 
     def note(self, **values):
-        """Add a row for the ports of a cycle."""
+        """Append the values of ports in a cycle."""
         for name, value in values.items():
             self._rows[name].append(int(value))
 
     def value(self, name, value):
-        """Add a row for an output; None stands for any value."""
+        """Append the value of an output in a cycle; None stands for any value."""
         self._any[name].append(value is None)
         self.note(**{name: value or 0})
 
     def stream(self, name, beat, ready):
-        """Add a row for a stream: a beat or None, and whether it is accepted."""
+        """Append the state of a stream in a cycle: a beat or None, and whether it is accepted."""
         self.note(**{f"{name}__valid": beat is not None, f"{name}__payload": payload(beat), f"{name}__ready": ready})
 
     def __getitem__(self, name):
         return self._rows[name]
 
     def compare(self, unit):
-        """Run a Verilated unit on the inputs, and compare its outputs."""
+        """Run a Verilated unit on the recorded inputs, and compare its outputs."""
         compare(unit, {name: np.array(values, np.uint64) for name, values in self._rows.items()}, self._any)

@@ -1,10 +1,10 @@
-"""Golden model of both ends of a link's return line, :mod:`hdl.features.replay.line`, cycle by cycle."""
+"""Cycle-accurate golden model of both ends of a link's return line, :mod:`hdl.features.replay.line`."""
 
 import dataclasses
 
 from tests.features.replay.check_model import crc8
 
-#: Bits of a message, and of the gap before the first message.
+#: Number of bits of a message, and of the gap before the first message.
 MESSAGE = 30
 #: Position of the bit that reports whether the receiver waits for a restart.
 _RECOVER = 21
@@ -18,19 +18,19 @@ class Message:
     recover: int = 0
 
     def fields(self) -> list[int]:
-        """Bits 1 to 21 of the message."""
+        """Bits 1 to 21 of the message, which follow the start bit."""
         value = self.expect | self.given << 10 | (self.given ^ 15) << 14 | self.id << 18 | self.recover << 20
         return [value >> n & 1 for n in range(21)]
 
     def bits(self) -> list[int]:
-        """The bits on the line, in order of transmission."""
+        """All bits of the message in order of transmission."""
         bits = [1, *self.fields()]
         check = crc8(bits)
         return bits + [check >> n & 1 for n in range(7, -1, -1)]
 
     @classmethod
     def parse(cls, bits: list[int]) -> "Message | None":
-        """The message in 30 bits, or None if it is damaged."""
+        """Decode the 30 bits of a message, or return None if it is damaged."""
         value = sum(bit << n for n, bit in enumerate(bits[1:22]))
         count = value >> 10 & 15
         if not bits[0] or crc8(bits) or value >> 14 & 15 != count ^ 15:
@@ -39,7 +39,7 @@ class Message:
 
 
 class Speaker:
-    """The receiver's end: silent until it is started, then a gap, then an endless series of messages."""
+    """The receiver's end: it is silent until started, and then sends a gap and an endless series of messages."""
 
     def __init__(self) -> None:
         self.line = 0
@@ -51,7 +51,7 @@ class Speaker:
         return self._bits is not None
 
     def step(self, now: Message, start: bool) -> None:
-        """Advance one cycle. A message has the state at its beginning, but the latest possible ``recover``."""
+        """Advance one cycle. A message contains the state at its beginning, except for a later ``recover``."""
         if self._bits is None:
             self.line = 0
         elif self._bits:
@@ -70,18 +70,18 @@ class Speaker:
 
 
 class Listener:
-    """The transmitter's end: finds the first message after a gap, and keeps its phase permanently."""
+    """The transmitter's end: it aligns to the first message after a gap, and keeps that alignment."""
 
     def __init__(self) -> None:
         self.complete: list[int] | None = None
         self.marked = False
         self._zeros = 0
-        self._bits: list[int] | None = None  # bits of the incoming message, or None while there is no phase
-        self._whole = True  # whether all bits have come by this line
-        self._other: int | None = None  # bits of the same message that have come by the other line
+        self._bits: list[int] | None = None  # bits of the current message, or None while not aligned
+        self._whole = True  # whether all bits have arrived on this line
+        self._other: int | None = None  # position in the message on the other line
 
     def step(self, line: int, lost: bool, swap: bool = False) -> None:
-        """Advance one cycle; ``lost``: the completed message was not the first; ``swap``: the other line follows."""
+        """Advance one cycle; ``lost``: the completed message was misaligned; ``swap``: change to the other line."""
         if self._other is not None:
             self._other = (self._other + 1) % MESSAGE
         self._step(line, lost)

@@ -1,6 +1,6 @@
-"""Golden model of both ends of a link that repeats words, by the protocol of docs/ring/link.md, cycle by cycle.
+"""Cycle-accurate golden model of both ends of a link that repeats words, by the protocol of docs/ring/link.md.
 
-The attributes of an end are its outputs in a cycle; ``step`` receives the inputs of the cycle and advances.
+The attributes of an end are its outputs in a cycle; ``step`` applies the inputs of the cycle and advances.
 """
 
 import collections
@@ -9,14 +9,14 @@ import dataclasses
 from tests.features.replay.check_model import word_check
 from tests.features.replay.line_model import MESSAGE, Listener, Message, Speaker
 
-#: Word numbers are modulo this value.
+#: Word numbers are counted modulo this value.
 NUMBERS = 1024
 _RESTART, _START = 1, 14
 
 
 @dataclasses.dataclass(frozen=True)
 class Word:
-    """The wires in a cycle, except for the line."""
+    """Forward wires in a cycle."""
 
     valid: int = 0
     data: int = 0
@@ -26,17 +26,17 @@ class Word:
 
 
 def restart_word(number: int, id: int, start: int) -> Word:
-    """The word RESTART or START, which belongs only to the link and has no number of its own."""
+    """The word RESTART or START, which is internal to the link and has no number of its own."""
     data = (_START if start else _RESTART) | number << 4 | id << 14
     return Word(1, data, 1, 1, word_check(data, 1, 1, 0))
 
 
 class Transmitter:
-    #: Cycles from the first START to the answer's first bit, with wires without delay.
+    #: Cycles from the first START to the first bit of its answer, if wires have no delay.
     ENDS = 35
-    #: Cycles without news, beyond twice the wire latency, after which a restart is sent.
+    #: A restart is sent after this number of cycles without news, plus the round trip of the wires.
     PATIENCE = 4 * MESSAGE + 5
-    #: Cycles beyond ENDS after which the first START, and any later one, is sent again.
+    #: Cycles, in addition to ENDS, after which the first START and any later START is repeated.
     START_AGAIN = (255, 1023)
 
     def __init__(self, *, segments: int, rows: int = 512, window: int = 255, ports: int = 1) -> None:
@@ -45,31 +45,31 @@ class Transmitter:
         self.reset()
 
     def reset(self) -> None:
-        """Clear everything that a link reset clears: all except the numbers of the last restarts."""
-        self._spent = 0  # packets that have been started
+        """Clear everything except the numbers of the latest restarts, as a link reset does."""
+        self._spent = 0  # number of packets that have been started
         self.word = Word()
         self.fresh = self.repeated = self.restarted = 0
         self.write = self.send = self.highest = self.acknowledged = 0
-        self.kept: dict[int, Word] = {}  # sent words by row
+        self.kept: dict[int, Word] = {}  # stored words by row
         self._announced = 0  # field `expect` of the last message
         self._open = True  # the window had room for two words one cycle ago
         self._first = True
-        self._given = 0  # packets known to have left the receiver
-        self._confirmed = False  # the receiver has seen the last restart
-        self._holds = False  # words wait for confirmation: the last restart was not requested
+        self._given = 0  # number of packets known to have left the receiver
+        self._confirmed = False  # the receiver has confirmed the latest restart
+        self._holds = False  # words wait for confirmation of an unrequested restart
         self.started = False
-        # The first restart is START: sent immediately, or with two ports when a word waits.
+        # The first restart is a START. It is sent immediately or, with two ports, when a word waits.
         self._restart_due = self._asked = self.ports == 1
         self._timer = self._again = 0
         self.at = 0
-        self._at_rest = False  # one cycle ago nothing was in flight, and this port was not wanted
+        self._at_rest = False  # one cycle ago nothing was in flight, and the other port was selected
         self._round = 0
-        self._base = 0  # number of the window's word 0 on the wires
+        self._base = 0  # number on the wires of the window's word 0
         self._other = (0, 0, False, 0)  # base, given, started and round of the other link
         self._listener = Listener()
-        # The message of the previous cycle, if it can be true, and whether its number is the last one's or ahead.
+        # The plausible message of the previous cycle, and whether its number is at or past the last one's.
         self._heard: tuple[Message, bool] | None = None
-        # The word fetched in the previous cycle, with its flags fresh, repeated, restarted.
+        # The word fetched in the previous cycle, with its flags (fresh, repeated, restarted).
         self._fetched: tuple[Word, tuple[int, int, int]] | None = None
 
     @property
@@ -79,7 +79,7 @@ class Transmitter:
 
     @property
     def credits(self) -> int:
-        """Packets that may be started."""
+        """Number of packets that may be started."""
         return max(self.segments - (self._spent - self._given) % 16, 0)
 
     @property
@@ -93,17 +93,17 @@ class Transmitter:
         return (self.highest - self.acknowledged) % NUMBERS
 
     def ready(self, control: bool, reset_link: int = 0, port: int = 0) -> tuple[int, int]:
-        """Whether a packet word is accepted, and a control word, depending on whether there is one."""
+        """Whether a packet word and a control word are accepted, given whether a control word is offered."""
         room = int((self.write - self.acknowledged) % NUMBERS != self.rows and port == self.at)
         return (1, 1) if reset_link else (int(room and not control), room)
 
     def settled(self) -> int:
-        """Whether all words have arrived."""
+        """Whether all words have been acknowledged."""
         return int(self.write == self.acknowledged)
 
     def step(self, *, word: tuple[int, int] | None = None, control: int | None = None, line: int = 0,
              reset_link: int = 0, port: int = 0) -> None:
-        """Advance one cycle, with the offered word and control word, the bit on the line, and the port to send by."""
+        """Advance one cycle, given the offered word and control word, the bit on the line, and the selected port."""
         if reset_link:
             self.reset()
             return
@@ -129,7 +129,7 @@ class Transmitter:
         restarting = self._restart_due
         self._open = self.flying < self.window - 1
 
-        # A message counts one cycle after it was checked, once the link is started.
+        # If the link has started, a message takes effect one cycle after its check.
         demanded, news, target = False, False, self.acknowledged
         if heard is not None and self.started:
             said, forward = heard
@@ -142,7 +142,7 @@ class Transmitter:
             self._given = said.given
             if demanded:
                 target = said.expect
-            # Words are released when two consecutive messages have reported their arrival.
+            # Words are released after two consecutive messages have reported their arrival.
             if forward:
                 self.acknowledged = self._announced
             self._announced = said.expect
@@ -172,7 +172,7 @@ class Transmitter:
                 self._again, self._restart_due = 1, True
         elif demanded or self._timer > self._round:
             self._restart_due, self._confirmed, self._timer = True, False, -self.PATIENCE
-            # Restarts without words between them share a number, so that none in flight is mistaken for a later one.
+            # Consecutive restarts share an id, so that one in flight is not mistaken for a later one.
             self.id = (self.id + int(demanded or not self._holds)) % 4
             self._holds = not demanded
             self.send = target
@@ -197,7 +197,7 @@ class Transmitter:
         self.write = (self.write + 1) % NUMBERS
 
     def _fetch(self) -> tuple[int, int]:
-        """Move words to the output through two registers; return whether a word was fetched, and a new word."""
+        """Move words to the output through two registers; return the numbers of fetched words and of new words."""
         self.fresh = self.repeated = self.restarted = 0
         self.word = dataclasses.replace(self.word, valid=0)
         if self._fetched is not None:
@@ -227,7 +227,7 @@ class Receiver:
         self.reset()
 
     def reset(self) -> None:
-        """Clear everything that a link reset clears."""
+        """Return to the state after a link reset."""
         self.held: collections.deque[tuple[int, int, int]] = collections.deque()  # data, last, cycle of the offer
         self._cycle = 0
         self.control: int | None = None
@@ -246,11 +246,11 @@ class Receiver:
 
     @property
     def o(self) -> tuple[int, int] | None:
-        """The offered word."""
+        """The offered packet word as (data, last), or None."""
         return self.held[0][:2] if self.held and self.held[0][2] <= self._cycle else None
 
     def step(self, *, word: Word, ready: int, control_ready: int = 1, reset_link: int = 0) -> None:
-        """Advance one cycle, with the wires and the readiness of the word sinks."""
+        """Advance one cycle, given the word on the wires and the readiness of the sinks."""
         if reset_link:
             self.reset()
             return
@@ -287,7 +287,7 @@ class Receiver:
         self._cycle += 1
 
     def _restart(self, word: Word) -> tuple[int, int, bool] | None:
-        """Number, id and start of a RESTART or START."""
+        """Decode a RESTART or START as (number, id, start); return None for any other or implausible word."""
         start = word.data & 15 == _START
         number, id = word.data >> 4 & 1023, word.data >> 14 & 3
         if word != restart_word(number, id, start):
@@ -296,15 +296,15 @@ class Receiver:
         return (number, id, start) if known else None
 
     def _is_next(self, word: Word) -> bool:
-        """Whether the word is intact, has the next number, and fits."""
+        """Whether the word is intact, has the expected number, and can be stored."""
         if word.check != word_check(word.data, word.last, word.kind, self.number):
             return False
         if word.kind and word.last:
-            return False  # a word of the link itself
+            return False  # RESTART or START
         return not (word.kind and self.number == self.expect and self.control is not None)
 
     def _enter(self, word: Word) -> int:
-        """Hold a packet word; return whether it is the first of a packet."""
+        """Store a packet word; return whether it starts a packet."""
         first = self._position == 0 and not self._dropping
         starts = first and self.packets != self.segments
         stored = not self._dropping and (starts or self._position != 0)

@@ -1,4 +1,4 @@
-"""Both ends of a link as golden models, with wires that can be damaged between them, and a record of every port."""
+"""Golden models of both ends of a link, connected by wires that may be damaged, with a record of every port."""
 
 import collections
 import dataclasses
@@ -14,7 +14,7 @@ WIRES = {"valid": 1, "data": 32, "last": 1, "kind": 1, "check": 8, "line": 1}
 
 
 def flip(wire, bit=0):
-    """Damage one wire in one cycle."""
+    """Return the damage that inverts one bit of a wire in a cycle."""
     def damage(word, line):
         if wire == "line":
             return word, line ^ 1
@@ -23,12 +23,12 @@ def flip(wire, bit=0):
 
 
 def cut(word, line):
-    """Remove the word and the bit."""
+    """Damage of cut wires: the word and the bit on the line are lost."""
     return dataclasses.replace(word, valid=0), 0
 
 
 def any_flip(generator):
-    """Damage a random wire; all are equally likely."""
+    """Return the damage that inverts a random bit of the wires; all bits are equally likely."""
     bit = generator.randrange(sum(WIRES.values()))
     for wire, width in WIRES.items():
         if bit < width:
@@ -38,7 +38,7 @@ def any_flip(generator):
 
 
 def random_play(seed, **options):
-    """A link with random stalls on every side, control words, and faults of all kinds in up to 3 % of all cycles."""
+    """A link with random stalls on all sides, control words, and random faults in up to 3 % of all cycles."""
     generator = random.Random(seed)
     rate = generator.choice([0, .001, .01, .03])
     cut_at, length = generator.randrange(300, 900), generator.randrange(1, 200)
@@ -57,7 +57,7 @@ def random_play(seed, **options):
 
 
 def reset_plays(moments, cycles, make=random_play, **options):
-    """Random plays with a reset at each of some moments, run for some cycles."""
+    """Yield random plays of ``cycles`` cycles, one for each cycle in ``moments`` at which links are reset."""
     for moment in moments:
         play = make(moment, resets=lambda cycle, moment=moment: moment <= cycle < moment + 3, **options)
         for _ in range(cycles):
@@ -66,11 +66,11 @@ def reset_plays(moments, cycles, make=random_play, **options):
 
 
 class SlowWires:
-    """Wires that carry a word in ``pace`` cycles; words that arrive faster wait for their predecessors."""
+    """Wires that accept one word per ``pace`` cycles; words that are sent faster wait for their predecessors."""
 
     def __init__(self, *, latency, pace):
         self._latency, self._pace = latency, pace
-        self._words = collections.deque()  # words in flight, with the cycles of their arrival
+        self._words = collections.deque()  # words in flight with their arrival cycles
         self._cycle = self._free = 0
 
     def __len__(self):
@@ -89,7 +89,7 @@ class SlowWires:
 
 @dataclasses.dataclass
 class Play:
-    #: Words of packets as (data, last), and control words, in order; control words use port 0.
+    #: Packet words as (data, last) and, in ``controls``, control words, which use port 0.
     sent: list
     controls: list = dataclasses.field(default_factory=list)
     segments: int = 3
@@ -98,14 +98,14 @@ class Play:
     window: int = 255
     latency: int = 1
     back: int | None = None
-    faults: Callable = lambda cycle: None  # returns the damage of a cycle, or None
-    willing: Callable = lambda: True  # whether to offer a word when none is offered
+    faults: Callable = lambda cycle: None  # function that damages the wires in a cycle, or None
+    willing: Callable = lambda: True  # whether to offer the next word
     takes: Callable = lambda: True
     control_willing: Callable = lambda: True
     control_takes: Callable = lambda: True
     resets: Callable = lambda cycle: False
-    route: list | None = None  # port of each packet, of two ports; if None, there is one port
-    pace: int = 1  # cycles per word on the wires of a link with one port; with two ports, one cycle per word
+    route: list | None = None  # port (0 or 1) of each packet, or None for a single port
+    pace: int = 1  # cycles per word on the wires; must be 1 with two ports
 
     def __post_init__(self):
         ports = 1 if self.route is None else 2
@@ -118,8 +118,8 @@ class Play:
         back = self.latency if self.back is None else self.back
         self.lines = [collections.deque([0] * (back + 9 * port)) for port in range(ports)]
         self.received, self.heard, self.moments = [], [], []
-        self.by_port = [[] for _ in range(ports)]  # received words of each port
-        self.packet = 0  # packet of the next word to offer
+        self.by_port = [[] for _ in range(ports)]  # received words by port
+        self.packet = 0  # number of the packet that contains the next word
         self.cycle = 0
         self.restarts = self.repeated = self.failed = self.fresh = 0
         self._word = self._control = 0  # indices of the next word and control word to offer
@@ -195,7 +195,7 @@ class Play:
         self.cycle += 1
 
     def run(self, limit):
-        """Continue until all words have arrived and been acknowledged."""
+        """Run until all words have arrived and been acknowledged, for at most ``limit`` cycles."""
         while self.cycle < limit:
             self.step()
             if self.whole and self.transmitter.settled():
@@ -215,7 +215,7 @@ class Play:
         assert self.heard == self.controls
 
     def columns(self, end):
-        """Rows of an end's ports by name; ``end`` is t_ or r_."""
+        """Recorded port values of one end by name; ``end`` is "t_" for the transmitter or "r_" for the receiver."""
         return {name.removeprefix(end): np.array(rows, np.uint64) for name, rows in self.trace.items()
                 if name.startswith(end)}
 
@@ -230,10 +230,10 @@ def packets(generator, count, longest=70):
 
 
 def geometric(generator, chance):
-    """A function that is true with this probability in each cycle."""
+    """Make a function that returns True with probability ``chance``."""
     return lambda: generator.random() < chance
 
 
 def assert_lockstep(unit, play, end):
-    """Run a Verilated end (t_ or r_) on its model's inputs, and compare every port in every cycle."""
+    """Run the Verilated end "t_" or "r_" on its model's inputs, and compare every port in every cycle."""
     compare(unit, play.columns(end))

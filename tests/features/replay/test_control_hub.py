@@ -31,7 +31,7 @@ def first_word(type, words, tag=0x1234):
 
 
 def messages(generator, count):
-    """Messages of all types, known to a unit or not, and damaged ones, as lists of words."""
+    """Draw messages, as lists of words, of all types, including unknown types and damaged messages."""
     drawn = []
     for _ in range(count):
         type = generator.choice([*ControlType, 9, 15])
@@ -52,7 +52,7 @@ def messages(generator, count):
 
 
 class Bench:
-    """The model, a record of its ports, and its transfers to each unit and to the link."""
+    """The model with a record of its ports, of the words handed to each unit, and of the words sent to the link."""
 
     def __init__(self, tenant=None):
         self.model = control_words.ControlHub(takes=[[type.value for type in types] for types in TAKES],
@@ -66,7 +66,7 @@ class Bench:
         model, columns = self.model, self.columns
         takes = [1] * len(TAKES) if takes is None else takes
         word = self.words[0] if self.words and offers else None
-        for n, give in enumerate(self.gives):  # offers stay until they are accepted
+        for n, give in enumerate(self.gives):  # offers remain until accepted
             self._offered[n] = bool(give) and (self._offered[n] or willing is None or willing[n])
         heads = [give[0] if offered else None for give, offered in zip(self.gives, self._offered, strict=True)]
         unit, seen = model.handed(word or 0)
@@ -92,7 +92,7 @@ class Bench:
 
 
 def test_types(unit):
-    """Each message goes as a whole to the unit of its type; unknown ones are skipped, malformed ones word by word."""
+    """Messages are handed to the unit of their type; unknown messages are skipped, malformed ones word by word."""
     bench = Bench()
     known = [[Signal(1, 0, 2, 3).word], [keepalive_word(2)], [first_word(ControlType.READY, 0)],
              [first_word(ControlType.CLOSE, 1), Signal(1, 0, 2, 3).word]]
@@ -108,7 +108,7 @@ def test_types(unit):
 
 
 def test_messages_are_not_mixed(unit):
-    """Simultaneous messages of several units are sent as a whole, the first unit's first, with the stated latency."""
+    """Messages of several units are sent one after another without mixing their words, with the stated latency."""
     bench = Bench()
     bench.gives = [whole([10]), whole([20, 21, 22]), whole([30, 31])]
     for cycle in range(20):
@@ -137,7 +137,7 @@ def test_lockstep(unit, seed):
 
 
 def test_marks_by_hand():
-    """A mark changes the type of a SIGNAL, the zeros of a READY, and the reserved bits of other messages."""
+    """Known tenant marks: in the type of a SIGNAL, the zeros of a READY, and the reserved bits of other messages."""
     signal, ready, alive = Signal(1, 0, 2, 3).word, ControlType.READY.value | 5 << 4 | 7 << 16, keepalive_word(2)
     assert [marked(signal, tenant) for tenant in range(3)] == [signal, signal - 2 + 9, signal - 2 + 10]
     assert marked(ready, 2) == ready | 2 << 9
@@ -150,7 +150,7 @@ def test_marks_by_hand():
 
 @pytest.mark.parametrize("tenant", range(3))
 def test_tenants(shared, tenant):
-    """Only messages of the node's own tenant are handed on; sent messages are marked in their first word."""
+    """Only messages of the node's own tenant reach units; sent messages are marked in their first word."""
     bench = Bench(tenant)
     known = [[Signal(1, 0, 2, 3).word], [keepalive_word(2)], [first_word(ControlType.READY, 0) & ~0xFE00],
              [first_word(ControlType.CLOSE, 4), 9, 10, 0xFFFFFFF3, 0xFFFFFFF4]]
@@ -166,7 +166,7 @@ def test_tenants(shared, tenant):
 
 
 def test_lockstep_of_tenants(shared):
-    """Any words, of any tenant, while the node's own tenant changes whenever links are reset."""
+    """The hub matches its model for words of all tenants, while the own tenant changes at link resets."""
     generator = random.Random(2)
     bench = Bench(0)
     bench.words = [word for message in messages(generator, 600)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Control words without packets, in lockstep with the link's model: hdl/features/replay/control_transmitter.py."""
+"""Transmitter of control words, in lockstep with the link's model: hdl/features/replay/control_transmitter.py."""
 
 import random
 
@@ -21,7 +21,7 @@ def unit():
 
 
 def words(seed, **options):
-    """A play with only control words, on damaged wires."""
+    """A random play that sends only control words."""
     play = random_play(seed, rows=WINDOW + 1, window=WINDOW, **options)
     generator = random.Random(seed)
     play.sent, play.controls = [], [generator.getrandbits(32) for _ in range(600)]
@@ -50,13 +50,13 @@ def test_lockstep(unit, seed):
 
 
 def test_reset(unit):
-    """A reset at any moment works, whether wires are damaged or not."""
+    """The unit matches the model if links are reset at any time, also with damaged wires."""
     for play in reset_plays(range(1, 300, 23), 900, words):
         assert_lockstep(unit, play)
 
 
 def test_no_end(unit):
-    """A link that is cut permanently, or that never starts, matches the model."""
+    """The unit matches the model if the wires are cut permanently, after or before the link starts."""
     for since in (0, 400):
         play = words(5, faults=lambda cycle, since=since: cut if cycle >= since else None)
         for _ in range(4000):
@@ -66,7 +66,7 @@ def test_no_end(unit):
 
 
 def test_hush_and_enable(unit):
-    """In the cycle after ``hush`` all wires are 0, and nothing else changes; without ``enable`` no word leaves."""
+    """All wires are 0 in the cycle after ``hush``, without other effects; without ``enable`` no word is sent."""
     play = words(7).run(60_000)
     columns = play.columns("t_")
     rows = {name: values for name, values in columns.items()
@@ -88,7 +88,7 @@ def test_hush_and_enable(unit):
 
 @pytest.mark.parametrize("latency", [1, 16, 60])
 def test_round(unit, latency):
-    """The unit measures the round trip of the wires; ``delay`` is half of it."""
+    """The unit measures the round-trip time of the wires, and ``delay`` is half of it."""
     play = words(1, latency=latency, back=latency, faults=lambda cycle: None)
     play.run(60_000)
     unit.reset()

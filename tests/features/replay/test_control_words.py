@@ -23,13 +23,13 @@ from tests.refusals import refuses
 CONFIG = NodeConfig(segment=32, link=Replay(ingress=2), programs=Programs())
 NODES = 3
 
-#: Cycles of a control word from one node to the next, with wires of one cycle: it is handed on, sent, and received
-#: like a packet word, except for the packet queue after the receiver.
+#: Cycles of a control word from one node to the next over wires of one cycle: it is handed on, sent, and received
+#: like a packet word, but bypasses the receiver's packet queue.
 HOP = ControlWords.latency + ReplayTransmitter.latency + ReplayReceiver.latency - 2 + 1
 
 
 class Ring(wiring.Component):
-    """Control words and links of nodes, joined by registers; ``damage`` flips a wire on the way from node 0."""
+    """Control word units and links of nodes in a ring; ``damage`` flips a wire from node 0 to node 1."""
 
     def __init__(self):
         self.words = [ControlWords(config=CONFIG) for _ in range(NODES)]
@@ -56,14 +56,14 @@ def simulate(bench):
         for rank, words in enumerate(ring.words):
             ctx.set(words.signals.place, {"rank": rank, "size": NODES})
             ctx.set(words.signals.of_queue, 1)
-        await ctx.tick().repeat(100)  # links start up
+        await ctx.tick().repeat(100)  # the links start
         await bench(ctx, ring)
 
     pysim.simulate(ring, settled)
 
 
 async def told(ctx, ring, count, *, damage=()):
-    """Cycles until every other node knows that node 0 has completed ``count`` commands of queue 1."""
+    """For each node except node 0, cycles until it knows that node 0 has completed ``count`` commands of queue 1."""
     known = {}
     for cycle in range(400):
         ctx.set(ring.damage, cycle in damage)
@@ -77,7 +77,7 @@ async def told(ctx, ring, count, *, damage=()):
 
 
 def test_counts():
-    """Counts reach each node one hop later, damaged words are repeated, and a link reset clears all counts."""
+    """Counts take one hop per node, damaged words are repeated, and a link reset clears all counts."""
     async def bench(ctx, ring):
         for words in ring.words:
             ctx.set(words.signals.run, 1)
@@ -90,7 +90,7 @@ def test_counts():
         late = await told(ctx, ring, 2, damage=range(3, 12))
         assert late[0] > first + 20
         assert late[1] - late[0] == HOP
-        # Counts of the previous run are ignored; no node reports anything about run number 0.
+        # Counts of the previous run are ignored.
         for words in ring.words:
             ctx.set(words.signals.run, 2)
             ctx.set(words.signals.done, [0, 0])
@@ -113,7 +113,7 @@ def test_counts():
 
 
 def test_alive():
-    """Each node is notified once in each period of a working node, the working node last."""
+    """Each node gets one KEEPALIVE per period of a working node, and the working node itself is the last."""
     async def bench(ctx, ring):
         ctx.set(ring.words[1].signals.at_work, 1)
         heard = [[], [], []]
@@ -122,7 +122,7 @@ def test_alive():
                 if ctx.get(words.signals.alive):
                     heard[rank].append(cycle)
             await ctx.tick()
-        # The time of a SIGNAL: both pass the register of their unit and the dispatch register.
+        # A KEEPALIVE takes as long as a SIGNAL: through the register of its unit and that of the hub.
         (second,), (third,), (first,) = heard
         assert KeepAlive.period < first < KeepAlive.period + HOP + 2
         assert second - first == third - second == KeepAlive.latency + ControlHub.latency + HOP - ControlWords.latency
@@ -131,7 +131,7 @@ def test_alive():
 
 
 def test_units():
-    """Each type belongs to one unit, and a node needs links with these types."""
+    """Each control word type belongs to one unit, and a unit requires links that support its types."""
     names = {link: [unit.name for unit in units(CONFIG.replace(link=link, stub=ComputeStub(quorum=quorum)))]
              for link, quorum in ((Replay(), True), (Slots(messages=True), False), (JobSlots(), False))}
     assert names == {Replay(): ["relay", "keepalive", "rounds"], JobSlots(): ["rooms", "clock"],

@@ -11,7 +11,7 @@ from tests.features.replay.line_model import Message
 
 
 def random_line(generator, cycles):
-    """Fields, starts, and the line that follows from them."""
+    """Draw message fields and starts; return them with the resulting bits on the line."""
     speaker = replay_line.Speaker()
     rows = []
     fields = Message()
@@ -34,7 +34,7 @@ def test_speaker():
 
 
 def test_listener():
-    """The listener handles messages, gaps, wrong bits, and phases that are dropped."""
+    """The listener matches its model for messages, gaps, wrong bits, and lost alignment."""
     generator = random.Random(2)
     line = [bit ^ (generator.random() < .002) for _, _, bit in random_line(generator, 20_000)]
     model = replay_line.Listener()

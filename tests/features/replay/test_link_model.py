@@ -1,4 +1,4 @@
-"""Tests of the golden model of a link that repeats words, by itself: link_model.py and line_model.py."""
+"""Tests of the golden model of a link that repeats words: link_model.py and line_model.py."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_message():
 
 
 def test_cut_messages():
-    """Zeros in place of credits are detected by every check."""
+    """A message with a run of bits replaced by zeros is never accepted with a wrong credit count."""
     for count in range(16):
         bits = Message(expect=0x155, given=count).bits()
         for first in range(1, 19):
@@ -42,7 +42,7 @@ def test_cut_messages():
 
 
 def test_first_messages():
-    """Shifted first messages, with or without a wrong bit, are rejected, so the phase is found reliably."""
+    """Shifted first messages, with or without a wrong bit, are rejected, so that the listener aligns reliably."""
     for id in range(4):
         line = [0] * MESSAGE + Message(id=id).bits() * 3
         for shift in range(2 * MESSAGE):
@@ -61,14 +61,14 @@ def test_line():
         speaker.step(Message(expect=cycle, recover=int(cycle >= 75)), start=cycle == 3)
         if listener.complete:
             seen.append((cycle, Message.parse(listener.complete)))
-    # It has the number of its beginning, and the `recover` of 21 cycles later.
+    # A message has the number of its first cycle, and the `recover` of 21 cycles later.
     assert seen == [(64, Message(34, 0, 0, 0)), (94, Message(64, 0, 0, 1)), (124, Message(94, 0, 0, 1)),
                     (154, Message(124, 0, 0, 1))]
 
 
 @pytest.mark.parametrize("latency", [0, 1, 16, 64, 200])
 def test_clean(latency):
-    """A clean link starts with exact latency, and carries a word per cycle as far as the window allows."""
+    """A clean link measures its latency exactly, and carries one word per cycle if the window is large enough."""
     play = Play(stream(800), segments=12, latency=latency).run(4000)
     play.assert_mended()
     assert (play.restarts, play.repeated, play.failed) == (0, 0, 0)
@@ -79,7 +79,7 @@ def test_clean(latency):
 
 
 def test_one_flipped_bit():
-    """Known answer: a flipped bit of word 5 with 16 cycles of wire costs one restart and at most 80 cycles."""
+    """Known answer: with wires of 16 cycles, a flipped bit of word 5 costs one restart and at most 80 cycles."""
     clean = Play(stream(700), segments=12, latency=16).run(3000)
     at = clean.moments[5] - 4
     link = Play(stream(700), segments=12, latency=16, faults=lambda cycle: flip("data", 7) if cycle == at else None)
@@ -92,7 +92,7 @@ def test_one_flipped_bit():
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_every_moment(wire):
-    """A wrong bit anywhere in a message's period costs at most 80 cycles and one restart, or none on the line."""
+    """A wrong bit at any time costs one restart and at most 80 cycles, or nothing if it is on the line."""
     clean = Play(stream(420), segments=12, latency=16).run(3000)
     for at in range(200, 200 + MESSAGE):
         link = Play(stream(420), segments=12, latency=16, faults=lambda c, at=at: flip(wire) if c == at else None)
@@ -103,7 +103,7 @@ def test_every_moment(wire):
 
 @pytest.mark.parametrize("wire", ["valid", "check", "line"])
 def test_start(wire):
-    """The start survives a wrong bit at any moment, on wires that repeat the answer longer than a START waits."""
+    """A link starts in spite of a wrong bit at any time, even if the answer takes longer than a START waits."""
     for latency in (3, 110):
         for at in range(0, 150, 1 if latency == 3 else 7):
             link = Play(stream(70), segments=12, latency=latency)
@@ -114,7 +114,7 @@ def test_start(wire):
 
 @pytest.mark.parametrize("latency", [7, 60, 200])
 def test_reset_shorter_than_the_wires(latency):
-    """Words, STARTs and messages from before a reset that arrive after it change neither state nor measurements."""
+    """Words, STARTs and messages from before a reset that arrive after it affect neither data nor latency."""
     for moment in range(1, 5 * latency + 300, 113):
         play = Play(stream(1500), segments=12, latency=latency,
                     resets=lambda cycle, moment=moment: moment <= cycle < moment + 4)
@@ -131,7 +131,7 @@ def test_reset_shorter_than_the_wires(latency):
 
 @pytest.mark.parametrize("latency", [250, 480])
 def test_long_wires(latency):
-    """A link starts with the right latency if the answer to its second START comes before the third."""
+    """A link measures the right latency if the answer to its second START arrives before the third START."""
     play = Play(stream(600), segments=12, latency=latency).run(9000)
     play.assert_mended()
     assert play.transmitter.delay == latency
@@ -139,7 +139,7 @@ def test_long_wires(latency):
 
 @pytest.mark.parametrize("wire", ["valid", "data", "line"])
 def test_two_ports(wire):
-    """A wrong bit at any moment of a change between two links is repaired; both links start in the meantime."""
+    """A wrong bit at any time is repaired while packets alternate between two links, which start meanwhile."""
     for at in range(0, 900, 17):
         play = Play(stream(70, packet=7), segments=3, latency=4, route=[0, 1] * 5)
         play.faults = lambda cycle, at=at: flip(wire) if cycle == at else None
@@ -148,14 +148,14 @@ def test_two_ports(wire):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random(seed):
-    """A link matches the protocol with faults on any wire, cuts, control words, and stalls on every side."""
+    """All words arrive in order despite faults on any wire, cuts, control words, and stalls on all sides."""
     play = random_play(seed).run(60_000)
     play.assert_mended()
     assert play.receiver.overrun == 0
 
 
 class AgainstThePointer(Transmitter):
-    """A transmitter that compares acknowledgements with the next word to send."""
+    """Wrong transmitter: it accepts acknowledgements only up to the next word to send."""
 
     @property
     def flying(self):
@@ -163,7 +163,7 @@ class AgainstThePointer(Transmitter):
 
 
 def test_no_livelock():
-    """A link recovers from an outage of the line only; compared with the next word, numbers look wrong forever."""
+    """A link recovers from an outage of the line; it would not if valid numbers ended at the next word to send."""
     def outage(cycle):
         return (lambda word, line: (word, 0)) if 400 <= cycle < 1000 else None
 
@@ -177,14 +177,14 @@ def test_no_livelock():
 
 
 class Impatient(Transmitter):
-    """A transmitter that sends words after a restart that was not requested."""
+    """Wrong transmitter: after an unrequested restart it sends words without waiting for a confirmation."""
 
     _holds = property(lambda self: False, lambda self, value: None)
 
 
 @pytest.mark.parametrize("pace", [2, 5, 20])
 def test_slow_wires(pace):
-    """A damaged word costs at most four windows; restarts with words after them would fill slow wires."""
+    """On slow wires a damaged word costs at most four windows; impatient restarts would fill up the wires."""
     clean = Play(stream(700), latency=8, pace=pace).run(20_000)
     clean.assert_mended()
     assert clean.restarts == 0

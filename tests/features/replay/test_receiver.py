@@ -36,7 +36,7 @@ def test_reset(unit):
 
 
 def test_any_words(unit):
-    """Words that no transmitter sends: any checks, numbers and RESTARTs, and packets without credit or too long."""
+    """The receiver matches its model for arbitrary words and RESTARTs, and for packets without credit or too long."""
     generator = random.Random(7)
     play = Play([], faults=lambda cycle: lambda word, line: (any_word(), line),
                 takes=lambda: generator.random() < .5, control_takes=lambda: generator.random() < .5)

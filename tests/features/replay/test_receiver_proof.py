@@ -14,18 +14,18 @@ NEAR = 3
 
 
 class OnceAndInOrder(wiring.Component):
-    """In each cycle the solver chooses the contents of the wires: nothing; any word of the last or next few, in any
-    order, so words are lost, duplicated and swapped; RESTART for any word received so far; or anything with a check
-    that does not match the expected word. The first RESTART is START.
+    """In each cycle the solver chooses the contents of the wires: nothing; one of the last or next few words, so that
+    words are lost, duplicated and swapped; RESTART with the number of a recent word; or any word with a check that
+    does not match the expected word. The first RESTART is START.
 
-    Wrong words have 10 free bits in addition to their check, which is more than the check can distinguish.
+    Wrong words have 10 free bits in addition to their check, more than the check can distinguish.
 
     Word j has the data j, ends a packet if j is 3 modulo 4, and is a control word if j is 5 modulo 8.
 
     Parameters
     ----------
     seen : bool
-        Wrong words are limited to ones that the check detects; otherwise they may be anything.
+        Whether the check detects all wrong words; otherwise wrong words are arbitrary.
     """
 
     valid: In(1)
@@ -46,7 +46,7 @@ class OnceAndInOrder(wiring.Component):
         m = Module()
         m.submodules.receiver = receiver = ReplayReceiver(segments=2, packet_words=5)
         ring = receiver.ring_i
-        due, reached = Signal(10), Signal(10)  # next word to send, and first one that has not arrived
+        due, reached = Signal(10), Signal(10)  # number expected on the wires; number of the first word not received
         waits = Signal(init=1)  # whether the receiver waits for a RESTART
         begun = Signal()  # whether START has arrived
 
@@ -105,5 +105,5 @@ def test_once_and_in_order():
 
 
 def test_unseen_faults():
-    """The assumption is needed: a wrong word with a correct check is delivered."""
+    """The assumption is needed: without it, a wrong word with a matching check is delivered."""
     refuted(OnceAndInOrder(seen=False), depth=8)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""SIGNALs around a ring, and each relay in lockstep with its model: hdl/features/replay/signals.py."""
+"""Relays of SIGNALs in a ring, and in lockstep with their model: hdl/features/replay/signals.py."""
 
 import random
 
@@ -22,7 +22,7 @@ def unit():
 
 
 class Relay:
-    """A relay's model with a record of its ports; ``queue`` holds the words that are on their way to it."""
+    """Model of a relay with a record of its ports; ``queue`` holds the words on the wires to the relay."""
 
     def __init__(self, rank, size):
         self.model = control_words.SignalRelay(queues=QUEUES)
@@ -32,7 +32,7 @@ class Relay:
         self.run, self.done = 0, [0] * QUEUES
 
     def step(self, *, offers=True, ready=True, of_node=0, of_queue=0, reset_link=0):
-        """Run one cycle; return the word that is sent in it."""
+        """Run one cycle; return the word that is sent, or None."""
         model, columns = self.model, self.columns
         word = self.queue[0] if self.queue and offers else None
         sent = model.o if ready and not reset_link else None
@@ -50,7 +50,7 @@ class Relay:
 
 
 def settle(relays, cycles, generator=None, after=lambda cycle: None):
-    """Run a ring of relays, with random stalls if there is a generator."""
+    """Run a ring of relays for some cycles, with random stalls and queries if there is a generator."""
     for cycle in range(cycles):
         after(cycle)
         asked = {"of_node": generator.randrange(len(relays)), "of_queue": generator.randrange(QUEUES)} if (
@@ -65,15 +65,15 @@ def settle(relays, cycles, generator=None, after=lambda cycle: None):
 
 @pytest.mark.parametrize("nodes", [2, 5, SOURCES])
 def test_ring(unit, nodes):
-    """Random counts in staggered runs: no node reads more than has been done, and all nodes receive each count."""
+    """In staggered runs, no node ever reads a count that is too high, and final counts reach all nodes."""
     generator = random.Random(nodes)
     relays = [Relay(rank, nodes) for rank in range(nodes)]
-    totals = {}  # counts of each node in each run
+    totals = {}  # completed commands by node and run
     seen = {}
 
     def work(cycle):
         for rank, relay in enumerate(relays):
-            if cycle % 500 == 20 + 7 * rank and cycle < 1500:  # the last of them begins 105 cycles after the first
+            if cycle % 500 == 20 + 7 * rank and cycle < 1500:  # with 16 nodes, starts differ by 105 cycles
                 relay.run, relay.done = cycle // 500 + 1, [0] * QUEUES
             elif relay.run and cycle % 500 >= 130 and generator.random() < .02:
                 relay.done[generator.randrange(QUEUES)] += generator.choice([1, 1, 200])
@@ -103,7 +103,7 @@ def test_ring(unit, nodes):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_lockstep(unit, seed):
-    """The relay matches its model for any words, positions, runs, counts and resets, sensible or not."""
+    """The relay matches its model for arbitrary words, positions, runs, counts and resets."""
     generator = random.Random(100 + seed)
     relay = Relay(3, 8)
     for _ in range(3000):
@@ -125,7 +125,7 @@ def test_lockstep(unit, seed):
 
 
 def test_model_by_hand():
-    """Latency is as stated, own words go first and one at a time, and words other than SIGNALs are dropped."""
+    """Known cases: stated latency, one own word at a time, dropped words, and changes of the run."""
     relay = Relay(3, 8)
     settle([relay], SOURCES)
 
@@ -143,14 +143,14 @@ def test_model_by_hand():
     sent = play(*foreign)
     assert sent.index(foreign[0]) == SignalRelay.latency
     assert [value for value in sent if value is not None] == foreign
-    # From a node outside the ring, from a missing queue, without a run, and a word that is not a SIGNAL.
+    # Dropped words: from a node outside the ring, a missing queue, without a run, and not a SIGNAL.
     assert set(play(word(8, 0, 1, 9), word(4, 2, 1, 9), word(4, 0, 0, 9), word(4, 0, 1, 9) ^ 1)) == {None}
-    # One queue reports the start of a run; the next word leaves only after that word has returned.
+    # The counts of a run are reported one by one; the next word leaves when the previous one has returned.
     relay.run, relay.done = 1, [0, 6]
     own = [value for value in play() if value is not None]
     assert own in ([word(3, 0, 1, 0)], [word(3, 1, 1, 6)])
     assert word(3, 1, 1, 6) in (own[0], *play(own[0]))
-    # A new run: both counts of the previous one are cleared by the first word of the new run.
+    # The first word of a new run clears both counts of the previous run.
     relay.run, relay.done = 2, [0, 0]
     play(word(6, 0, 2, 4), word(6, 1, 2, 5))
     relay.step(of_node=6, of_queue=1)
@@ -164,7 +164,7 @@ def test_model_by_hand():
 
 
 def test_alone():
-    """A node without a position forwards all words; the only node of a ring sends nothing."""
+    """A node without a position forwards all words and sends none of its own; a single node sends nothing."""
     for size, run in ((0, 5), (1, 5), (8, 0)):
         relay = Relay(0, size)
         relay.run, relay.done = run, [3, 4]

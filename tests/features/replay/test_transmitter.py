@@ -28,7 +28,7 @@ def two():
 
 @pytest.mark.parametrize("seed", range(6))
 def test_two_links(two, seed):
-    """Packets leave by two ports in random order; each port has its own wires."""
+    """Packets leave through two ports in random order; each port has its own wires."""
     generator = random.Random(seed)
     play = random_play(200 + seed, route=[generator.randrange(2) for _ in range(30)]).run(60_000)
     play.assert_mended()
@@ -36,7 +36,7 @@ def test_two_links(two, seed):
 
 
 def test_two_links_reset(two):
-    """After a reset at any moment, both links start again."""
+    """Both links start again after a reset at any time."""
     for play in reset_plays(range(40, 700, 61), 1500, route=[0, 1] * 15):
         assert_lockstep(two, play, "t_")
 
@@ -51,20 +51,20 @@ def test_latency(unit):
 
 
 def test_reset(unit):
-    """After a reset at any moment, with damaged wires or not, everything is dropped and the link starts again."""
+    """After a reset at any time, also with damaged wires, all words are dropped and the link starts again."""
     for play in reset_plays(range(1, 300, 23), 900):
         assert_lockstep(unit, play, "t_")
 
 
 def test_small():
-    """A window of three words and eight rows, which are full most of the time, works too."""
+    """A small transmitter with a window of three words and eight rows, which are mostly full, matches the model."""
     play = random_play(1, rows=8, window=3, latency=5).run(60_000)
     play.assert_mended()
     assert_lockstep(Unit(ReplayTransmitter(segments=3, egress_words=8, window=3)), play, "t_")
 
 
 def test_no_end(unit):
-    """A link that is cut permanently, or that never starts, matches the model."""
+    """The unit matches the model if the wires are cut permanently, after or before the link starts."""
     for since in (0, 400):
         play = random_play(5, faults=lambda cycle, since=since: cut if cycle >= since else None)
         for _ in range(4000):

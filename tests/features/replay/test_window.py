@@ -1,6 +1,6 @@
-"""Numbers of a transmitter's words: hdl/features/replay/window.py.
+"""Window of a transmitter's word numbers: hdl/features/replay/window.py.
 
-The transmitter's lockstep tests cover its cycles; this is a proof for all time.
+The transmitter's lockstep tests compare its cycles with a model; here its safety is proven.
 """
 
 from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
@@ -15,10 +15,10 @@ ROWS, WINDOW = 8, 3
 
 
 class KeepsWhatHasNotArrived(wiring.Component):
-    """A word is kept until it has arrived, if at least one of any two consecutive messages is true.
+    """Words are kept until they have arrived, if at least one of any two consecutive messages is true.
 
     ``arrived`` is the number that the receiver expects. It may grow in any cycle, up to the words that were sent. A
-    true message has a number that the receiver had at some time since the last true one; a wrong one has any number.
+    true message has a number that was expected at some time since the last true one; a wrong message has any number.
     """
 
     enters: In(1)
@@ -37,7 +37,7 @@ class KeepsWhatHasNotArrived(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.window = window = Window(rows=ROWS, window=WINDOW)
-        arrived, told = Signal(NUMBER_BITS), Signal(NUMBER_BITS)  # the expected number, and the last true message's
+        arrived, told = Signal(NUMBER_BITS), Signal(NUMBER_BITS)  # number at the receiver; last true message
         was_true, was_complete = Signal(init=1), Signal()
 
         def distance(first, last):
@@ -66,7 +66,7 @@ class KeepsWhatHasNotArrived(wiring.Component):
                     m.d.comb += Assume(was_true)
             m.d.sync += was_true.eq(self.is_true)
 
-        # The property to prove.
+        # The properties to prove.
         kept = distance(base, window.write)
         m.d.comb += [
             Assert(kept <= ROWS),

@@ -1,17 +1,17 @@
-"""Golden models of hdl/features/slots/access.py and place.py, by the rules of docs/ring/slots.md."""
+"""Golden models of hdl/features/slots/access.py and place.py, by the protocol of docs/ring/slots.md."""
 
 import dataclasses
 
 _ONCE, _WORDS = (6, 7, 9, 10), 8
 _PLACE, _PERIOD = 13, 1024
 
-#: A word of a packet, and whether it is the last.
+#: A packet word, and whether it is the last of its packet.
 Beat = tuple[int, int]
 
 
 @dataclasses.dataclass(frozen=True)
 class Answered:
-    """Outputs of a cycle: words to the port and of the answer, and whether request and port words are accepted."""
+    """Outputs in a cycle: words to the port and of the answer, and whether request and port words are accepted."""
 
     port: Beat | None
     answer: Beat | None
@@ -22,18 +22,18 @@ class Answered:
 class AnswerCache:
     """Keep the answer to the latest request, in case the request is repeated.
 
-    ``kept`` is that answer, with opcode and tag of its request in ``latest``. ``phase`` is the next item: a request,
-    which is examined for one cycle, its words, or its answer. ``drops`` marks a repeated request.
+    ``kept`` is that answer, and ``latest`` the opcode and tag of its request. ``phase`` is "request" for one cycle
+    when a request is examined, and then "words" or "answer". ``drops`` is set for a repeated request.
     """
 
     def __init__(self) -> None:
         self.phase, self.latest, self.drops = "request", 0, False
         self.kept: list[Beat] | None = None
-        self.answer: list[Beat] | None = None  # words of the answer so far, if it must be kept
+        self.answer: list[Beat] | None = None  # answer so far, if it must be kept
         self.place = 0
 
     def look(self, *, word: Beat | None, port: Beat | None, port_ready: int, ready: int, direct: int) -> Answered:
-        """Outputs in a cycle with these inputs."""
+        """Outputs in a cycle with the given inputs."""
         passes, plays = self.phase == "words", self.drops and self.phase == "answer"
         answer = None if self.drops else port
         if plays:
@@ -69,18 +69,18 @@ def place_word(rank: int, size: int) -> int:
 
 
 class PositionRelay:
-    """Report positions starting from rank 0; ``o`` is the offered word."""
+    """Relay of node positions, which rank 0 starts; ``o`` is the offered word."""
 
     def __init__(self) -> None:
         self.heard = (0, 0)
         self.before = (0, 0)
         self.o: int | None = None
-        self.next: tuple[int, int] | None = None  # position to report next
+        self.next: tuple[int, int] | None = None  # position to send next
         self.last = (0, 0)
         self.waited, self.home = 0, False
 
     def place(self, given: tuple[int, int]) -> tuple[int, int]:
-        """Set rank and size of the node."""
+        """Rank and size that apply at the node: the given ones, or the ones heard from rank 0."""
         return given if not self.heard[1] or (given[0] == 0 and given[1] > 1) else self.heard
 
     def step(self, *, word: int | None, ready: int, given: tuple[int, int]) -> None:

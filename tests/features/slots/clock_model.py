@@ -1,6 +1,6 @@
-"""Golden model of :mod:`hdl.features.slots.clock`, with the messages of docs/ring/slots.md, cycle by cycle.
+"""Cycle-accurate golden model of :mod:`hdl.features.slots.clock`, with the messages of docs/ring/slots.md.
 
-The attributes of :class:`Clock` are the unit's outputs in a cycle; ``step`` receives its inputs and advances.
+The attributes of :class:`Clock` are the unit's outputs in a cycle; ``step`` applies its inputs and advances.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ def sync_word(number: int) -> int:
 
 
 def follow_words(number: int, time: int, rounds: int) -> list[int]:
-    """Words of the FOLLOW that reports when the SYNC of this number left."""
+    """Words of the FOLLOW that reports when the SYNC with this number left."""
     return [_SYNC | 2 << 4 | (number | _FOLLOWS) << 12, time % _TIMES, rounds]
 
 
@@ -28,20 +28,20 @@ def follow_words(number: int, time: int, rounds: int) -> list[int]:
 class Link:
     """State of the link to the successor in a cycle."""
 
-    departed: int = 0  # a SYNC is on its wires for the first time
-    repaired: int = 0  # a word is repeated, or a RESTART is present
-    settled: int = 1  # all words have arrived
-    round: int = 0  # round-trip time of its wires
+    departed: int = 0  # a SYNC is on the wires for the first time
+    repaired: int = 0  # a word is repeated or a RESTART sent
+    settled: int = 1  # all words have been acknowledged
+    round: int = 0  # round-trip time of the wires
 
 
 class Departures:
-    """Detects SYNCs on the wires."""
+    """Detector of SYNCs on the wires."""
 
     def __init__(self) -> None:
         self._left = 0
 
     def step(self, *, fresh: int, kind: int, data: int, reset_link: int = 0) -> int:
-        """Whether a SYNC is on the wires in this cycle."""
+        """Advance one cycle; return whether a SYNC is on the wires."""
         departs = 0
         if fresh and kind:
             if self._left:
@@ -55,11 +55,11 @@ class Departures:
 
 
 class Clock:
-    """TIME of a node, and its role in the laps of SYNCs."""
+    """TIME of a node, and the node's part in the laps of SYNCs."""
 
     def __init__(self, *, period: int, arrival: int) -> None:
         self._period, self._arrival = period, arrival
-        # TIME is cycles plus the addition of the last FOLLOW and shifts by tests since then, two cycles later.
+        # TIME is the cycle count plus the offset of the last FOLLOW and later shifts, two cycles delayed.
         self.time, self._both = 0, 1
         self._cycles, self._offset, self._moved = -arrival, 0, arrival + 2
         self._drifted = self._step = 0
@@ -70,21 +70,21 @@ class Clock:
         self.o: Message | None = None
         self.valid = self.way = self.error = self.looped = 0
         self._count = self._number = 0
-        # State of the node's own SYNC: to be offered; offered but not sent; sent; a word was repeated since; cycles
+        # State of the node's own SYNC: to be offered; offered but not sent; sent; disturbed by a repetition; cycles
         # since it left.
         self._pending = self._handed = self._gone = self._spoiled = False
         self._waited, self._patient = 0, False
-        # State of FOLLOW: one is expected, and a period has ended since; it has arrived; the own one was offered.
+        # State of FOLLOW: one is expected; a period has ended since then; it has arrived; the own FOLLOW was offered.
         self._awaited = self._old = self._heard = False
         self._followed = True
         self._capture: int | None = None  # cycles until `left` is captured
         self._leaving = 0  # words of a FOLLOW that have not been offered
-        self._due = 0  # expected words of a FOLLOW
+        self._due = 0  # words of a FOLLOW still to be received
         self._sets = self._loads = self._valids = False
 
     def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0,
              link: Link = Link(), drift: int = 0, shift: int | None = None, reset_link: int = 0) -> None:
-        """Advance one cycle, with the offered word, the readiness of the word sink, and the link."""
+        """Advance one cycle, given the received word, the readiness of the sink, and the state of the link."""
         master, busy = rank == 0, self._pending or self._handed
         taking, followed, heard = self._leaving == 0, self._followed, self._heard
         departs, cycles = bool(link.departed) and self._handed, self._cycles
@@ -129,7 +129,7 @@ class Clock:
             self._restart()
 
     def _count_time(self, master: bool, set_to: int, drift: int, shift: int | None) -> None:
-        """TIME in the next cycle; rank 0 only counts cycles."""
+        """Compute TIME for the next cycle; rank 0 only counts cycles."""
         self.time = (self._both + self._offset) % _TIMES
         self._both = self._cycles + self._moved
         self._moved = self._arrival + 2 if master or self._sets else self._moved + self._step

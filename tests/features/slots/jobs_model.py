@@ -1,4 +1,4 @@
-"""Golden models of hdl/features/slots/job_*.py, cycle by cycle, by the rules of docs/ring/slots.md."""
+"""Cycle-accurate golden models of hdl/features/slots/job_*.py, by the protocol of docs/ring/slots.md."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ class Frame:
 
     @property
     def cycles(self) -> int:
-        """The smallest power of two with 256 cycles for control words and seven slots for each job."""
+        """Superframe length: the smallest power of two for 256 cycles of control words and seven slots per job."""
         cycles = 1
         while cycles < 256 + 14 * self.slot:
             cycles *= 2
@@ -30,31 +30,31 @@ class Frame:
 
     @property
     def pairs(self) -> int:
-        """Slots of each job: the maximum number that leaves 256 cycles."""
+        """Slots per job: the maximum number that leaves 256 cycles for control words."""
         return (self.cycles - 256) // (2 * self.slot)
 
     @property
     def window(self) -> int:
-        """Cycles before the first slot."""
+        """Cycles for control words before the first slot."""
         return self.cycles - 2 * self.pairs * self.slot
 
     @property
     def kept(self) -> int:
-        """Pairs of slots with packets kept by rank 0: packets have at least 240 cycles to pass around the ring."""
+        """Pairs of slots that rank 0 stores, so that a packet has at least 240 cycles to pass around the ring."""
         return 2 if 2 * self.slot >= 240 else 4
 
 
 @dataclasses.dataclass(frozen=True)
 class SlotState:
-    """State of a node in a cycle."""
+    """Slot state of a node in a cycle."""
 
     soon: int = 0  # a slot begins in the next cycle
     starts: int = 0  # a slot begins in this cycle
     of: int | None = None  # job of the slot, if there is a slot
-    pair: int = 0  # number of the slot's pair
+    pair: int = 0  # number of the pair of slots
 
     def bits(self, job: int) -> int:
-        """The state as output by the unit of a node of this job."""
+        """Encode the state as the unit of a node of ``job`` outputs it."""
         return (self.soon | self.starts << 1 | (self.of == job) << 2 | (self.of == 1 - job) << 3
                 | self.pair % _PAIRS << 4)
 
@@ -63,13 +63,13 @@ _NO_SLOT = SlotState()
 
 
 class JobTable:
-    """The slots of a node, by its TIME."""
+    """The slots of a node, derived from its TIME."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
-        self._time = 0  # cycles of superframes, one cycle after TIME
+        self._time = 0  # TIME minus the shift, one cycle late
         self._known = False
-        self._due: list[int] | None = None  # jobs of the remaining slots in this superframe, if it has begun
+        self._due: list[int] | None = None  # jobs of the superframe's remaining slots
         self._boundary = 0
         self._starts = self._pair = 0
         self._of: int | None = None
@@ -86,7 +86,7 @@ class JobTable:
         return SlotState(int(soon), self._starts, self._of, self._pair)
 
     def step(self, *, time: int, valid: int = 1, shift: int = 0) -> None:
-        """Advance one cycle at ``time``; slots of this node begin ``shift`` cycles later."""
+        """Advance one cycle at ``time``; this node's slots begin ``shift`` cycles after rank 0's."""
         frame, position, known = self._frame, self._place, self._known
         inside = position < frame.window
         self._starts = self.slot.soon
@@ -106,7 +106,7 @@ class JobTable:
 
 
 class RoomLaps:
-    """The laps that determine the smallest room of each job's nodes."""
+    """Laps of messages that determine the smallest room among each job's nodes."""
 
     def __init__(self) -> None:
         self.allowed = self.granted = 0
@@ -119,7 +119,7 @@ class RoomLaps:
 
     def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0, room: int = 0,
              window: int = 0, opens: int = 0, number: int = 0, reset_link: int = 0) -> None:
-        """Advance one cycle, with the offered word, the readiness of the word sink, and the window."""
+        """Advance one cycle, given the received word, the readiness of the sink, and the state of the window."""
         job, taken = rank % 2, word if self.ready(ready) else None
         self.granted = 0
         if self.o is None or ready:
@@ -142,20 +142,20 @@ class RoomLaps:
             self.granted, self.o, self._due, self._kept = 0, None, False, 0
 
     def _message(self, type: int, number: int, rooms: list[int], job: int) -> Message:
-        """A word with the smallest room of this node's job."""
+        """A message with the given rooms, limited to this node's room for its own job."""
         rooms = [min(room, self._kept) if index == job else room for index, room in enumerate(rooms)]
         return Message(type | number << 12 | rooms[0] << 18 | rooms[1] << 23, 1, 1)
 
 
 class JobPath:
-    """The path of packets through a node: its own packets, packets addressed to it, and passing packets."""
+    """Path of packets through a node, which sends, receives and passes on packets."""
 
     def __init__(self, *, depth: int, frame: Frame) -> None:
         self._depth, self._frame = depth, frame
         self.wires, self.line, self.lost = Wires(), 0, 0
         self._sender = Sender(depth)
         self._due = False
-        # At rank 0: the last word at each position of a slot, by pair; stored pairs; positions of this cycle.
+        # Packet memory of rank 0: latest word by pair and slot cycle; stored pairs; write and read cycle in the slot.
         self._kept: dict[tuple[int, int], tuple[int, int] | None] = {}
         self._there: set[int] = set()
         self._into = self._from = 0
@@ -170,13 +170,13 @@ class JobPath:
 
     @property
     def left(self) -> int:
-        """Whether a packet of this node begins to leave."""
+        """Whether a packet of this node starts in this cycle."""
         return int(self._sender.goes(self._due))
 
     def step(self, *, came: Wires = _IDLE, own: Wires = _IDLE, line: int = 0, slot: SlotState = _NO_SLOT,
              coming: SlotState = _NO_SLOT, job: int = 0, wraps: int = 0, goes: int = 1, flush: int = 0,
              clear: int = 0, entering: tuple[int, int] | None = None) -> None:
-        """Advance one cycle, with the wires, the line, both slots, and the word of a packet to keep."""
+        """Advance one cycle, given the wires, the line, both slots, and an own packet's word to store."""
         packet = (came.data, came.last) if came.valid and not came.kind else None
         self._into = 0 if coming.starts else self._into + 1
         self._from = 0 if slot.starts else self._from + 1
@@ -193,7 +193,7 @@ class JobPath:
         else:
             self.wires = own if own.valid else dataclasses.replace(self.wires, valid=0)
 
-        # Passing packets are stored from their slot to the slot in which they are sent.
+        # Passing packets are stored until the slot for sending them.
         if coming.of == 1 - job:
             pair = coming.pair % self._frame.kept
             self._kept[pair, self._into] = packet

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Tests of repeated requests."""
+"""Tests of the cache that answers repeated requests."""
 
 import random
 
@@ -18,7 +18,7 @@ def keeper():
 
 
 class Port:
-    """The model of a keeper, with a record of its ports, and a port that answers requests with its own words."""
+    """Model of an answer cache with a record of its ports, and of a host port that numbers its answer words."""
 
     def __init__(self, generator=None):
         self.model, self.columns, self.generator = golden.AnswerCache(), Columns(), generator
@@ -28,7 +28,7 @@ class Port:
         return self.generator is None or self.generator.random() < rate
 
     def ask(self, words, *, answer=2, direct=0, rate=1.0):
-        """Send a request, wait for the answer, and return it."""
+        """Send a request and wait for the answer; return it, and the number of requests that reached the port."""
         asked, self.answers, came = packet(words), [], []
         served, offered = len(self.requests), None
         while not came or not came[-1][1]:
@@ -61,12 +61,12 @@ def request(opcode, tag, *words):
 
 
 def test_twice(keeper):
-    """A repeated command gets the same answer; a command with a different tag is executed, and so is a read."""
+    """A repeated command gets the same answer again; commands with a new tag, and repeated reads, are executed."""
     port = Port()
     first, served = port.ask(request(Opcode.PUSH_COMMAND, 1, *range(16)))
     assert served == 1
     assert port.ask(request(Opcode.PUSH_COMMAND, 1, *range(16))) == (first, 0)
-    assert port.ask(request(Opcode.PUSH_COMMAND, 1, 5)) == (first, 0)  # different words, but the same answer
+    assert port.ask(request(Opcode.PUSH_COMMAND, 1, 5)) == (first, 0)  # only opcode and tag are compared
     assert port.ask(request(Opcode.RUN, 1, 5))[1] == 1
     assert port.ask(request(Opcode.PUSH_COMMAND, 2, *range(16)))[1] == 1
     assert port.ask(request(Opcode.READ_REGISTER, 3, 9))[1] == 1

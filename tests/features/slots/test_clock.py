@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""TIME of nodes and SYNCs, compared with the golden model: hdl/features/slots/clock.py."""
+"""TIME and SYNCs of a node, compared with the golden model: hdl/features/slots/clock.py."""
 
 import random
 
@@ -23,14 +23,14 @@ def unit():
 
 
 class Node:
-    """The model of a clock, with a record of its ports."""
+    """Model of a node's clock with a record of its ports."""
 
     def __init__(self, rank, size):
         self.model, self.columns = golden.Clock(period=PERIOD, arrival=ARRIVAL), Columns()
         self.rank, self.size = rank, size
 
     def step(self, *, word=None, ready=True, link=Link(), drift=0, shift=None, reset_link=0):  # noqa: B008
-        """Run one cycle; return the word that the node sends."""
+        """Run one cycle; return the word that is sent, or None."""
         model, columns = self.model, self.columns
         sent = model.o if ready else None
         columns.stream("i", word, 1)
@@ -63,8 +63,8 @@ def test_words():
 
 
 def test_by_hand(unit):
-    """By hand: a SYNC is on its sender's wires at TIME 1,000, waits 70 cycles here, and has passed links of 33 cycles
-    in each direction: TIME is 1,016 when it is on the wires, and odd cycles add up."""
+    """Known answer: a SYNC leaves its sender at TIME 1,000 and has passed links with a round-trip time of 33 cycles,
+    so that it arrives at TIME 1,016. Odd cycles are not lost, since round-trip times are added before halving."""
     node = Node(3, 8)
     words = dict(enumerate(whole(follow_words(9, 1000, 33)), 200))
     words[100] = Message(sync_word(9), 1, 1)
@@ -75,7 +75,7 @@ def test_by_hand(unit):
                          link=Link(departed=cycle == 170, settled=cycle >= 230, round=33))
         if word is not None:
             sent[cycle] = word.data
-    # On the wires of this node in cycle 98, so that TIME is 1,016 in that cycle.
+    # The SYNC was on this node's wires in cycle 98, so that TIME is 1,016 in that cycle.
     assert times[205] == (205, 0)
     assert times[206] == (1000 + 16 + 206 - 98, 1)
     assert times[299] == (1000 + 16 + 299 - 98, 1)
@@ -94,11 +94,11 @@ def test_latency(unit):
 
 @pytest.mark.parametrize("spoil", ["repaired", "reset", "number", "late", "again"])
 def test_refused(unit, spoil):
-    """No FOLLOW continues after a SYNC with a restarted link, and a FOLLOW that does not match it sets nothing."""
+    """No FOLLOW is sent if the link has repeated words since the SYNC, and a mismatched FOLLOW does not set TIME."""
     node = Node(1, 4)
     words = dict(enumerate(whole(follow_words(9 + (spoil == "number"), 1000, 20)), 200))
     words[100] = Message(sync_word(9), 1, 1)
-    if spoil == "again":  # another SYNC in place of the FOLLOW
+    if spoil == "again":  # a SYNC replaces the FOLLOW
         words[150] = Message(sync_word(10), 1, 1)
     if spoil == "late":
         words = {cycle + (2 * PERIOD if cycle >= 200 else 0): word for cycle, word in words.items()}
@@ -113,7 +113,7 @@ def test_refused(unit, spoil):
 
 
 def test_busy(unit):
-    """While words are never all acknowledged, a FOLLOW leaves as soon as a restart would have arrived."""
+    """If some words are never acknowledged, a FOLLOW leaves once a restart would have arrived."""
     node = Node(1, 4)
     words = dict(enumerate(whole(follow_words(9, 1000, 20)), 120))
     words[100] = Message(sync_word(9), 1, 1)
@@ -125,7 +125,7 @@ def test_busy(unit):
 
 @pytest.mark.parametrize("drift", [-105, 1, 127])
 def test_drift(unit, drift):
-    """Drift has units of 2^-20 cycles: at most two cycles in 20,000. Rank 0 has neither drift nor shift."""
+    """Drift, in units of 2^-20, changes TIME by at most two cycles in 20,000; rank 0 ignores drift and shift."""
     node, master = Node(1, 4), Node(0, 4)
     for _ in range(20_000):
         node.step(drift=drift)
@@ -141,7 +141,7 @@ def test_drift(unit, drift):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_lockstep(unit, seed):
-    """Every port matches in every cycle, with words that no node sends."""
+    """Every port matches in every cycle, even for words that no node sends."""
     generator = random.Random(seed)
     node = Node(seed % 2, 4)
     words, number = [], 0
@@ -168,7 +168,7 @@ def test_lockstep(unit, seed):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_departures(seed):
-    """A SYNC is detected wherever it appears, and no other word is mistaken for one."""
+    """Every SYNC on the wires is detected, and no other word is mistaken for a SYNC."""
     generator = random.Random(seed)
     model, columns = golden.Departures(), Columns()
     for _ in range(10_000):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Two jobs on one ring, with all slot units: a word arrives in the same cycle, whatever the other job does."""
+"""Two jobs on one ring, with all slot units: the arrival cycles of words do not depend on the other job."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ FRAME = JobFrame(longest=37)
 
 
 class Node(wiring.Component):
-    """All slot units of a node, between the wires and packets."""
+    """All slot units of a node, with a source and a sink of packets."""
 
     def __init__(self, rank):
         self._rank = rank
@@ -58,7 +58,7 @@ class Node(wiring.Component):
 
 
 def harm(jobs, sends):
-    """Damage a word of a job, given the source in its second four bits: a bit of data, and the last one."""
+    """Damage packet words of the given jobs in one data bit and ``last``; bit 4 of a word identifies its job."""
     wrong = jobs.bit_select(sends.data[4], 1) & ~sends.kind
     return Cat(0, Const(0, 8), wrong, Const(0, 23), wrong)
 
@@ -92,25 +92,25 @@ WIRES = [([16], [16], [0]), ([1, 40, 16, 9], [1, 40, 16, 9], [0, 105, -105, 77])
 
 @pytest.mark.parametrize(("forward", "back", "drifts"), WIRES)
 def test_packets(unit, forward, back, drifts):
-    """With both jobs in all slots of all superframes, all packets arrive in order, on any wires and with drift."""
+    """If both jobs use all slots, all packets arrive in order, for any wire latencies and drifts."""
     trace = play(unit, forward=forward, back=back, drifts=drifts)
     assert all(not trace[f"{name}_{n}"].any() for n in range(NODES) for name in ("lost", "overrun"))
     grants = {int(trace[f"granted_{n}"].sum()) for n in range(NODES)}
     counts = [in_order(trace, n, PACKET) for n in range(NODES)]
     assert grants == {17}
-    # Packets of the last superframe may be in flight: the packets that rank 0 keeps, and a few more.
+    # Packets of the last superframe may be in flight: the ones that rank 0 stores, and a few more.
     assert max(counts) <= 17 * FRAME.pairs * FRAME.longest
     assert min(counts) >= (17 * FRAME.pairs - FRAME.kept - 6) * FRAME.longest
 
 
 def bursts(generator, share):
-    """A level that rarely changes."""
+    """Random level that changes at most every 100 cycles."""
     level = np.repeat(generator.random(CYCLES // 100) < share, 100)
     return level.astype(np.uint64)
 
 
 def behaviours(job, generator):
-    """Inputs of a ring for one behaviour of this job's nodes."""
+    """Inputs of a ring for each behaviour of this job's nodes."""
     first, second = job, job + JOBS
     damage = (generator.random(CYCLES) < .02).astype(np.uint64) << job
     late = (np.arange(CYCLES) < 9000).astype(np.uint64)
@@ -130,7 +130,7 @@ def behaviours(job, generator):
 @pytest.mark.parametrize("job", range(JOBS))
 @pytest.mark.parametrize(("forward", "back", "drifts"), WIRES[1:])
 def test_apart(unit, job, forward, back, drifts):
-    """Each word of the other job arrives in the same cycle, whatever the nodes of this job do."""
+    """All words of the other job arrive in the same cycles for every behaviour of this job's nodes."""
     generator = np.random.default_rng(job)
     rest, seen = range(1 - job, NODES, JOBS), None
     moved = set()

@@ -1,4 +1,4 @@
-"""Proofs about two jobs on one ring: neither influences the other, and no boundary cuts a packet."""
+"""Proofs about two jobs on one ring: neither influences the other, and slot boundaries cut no packet."""
 
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, ResetSignal, Signal
 from amaranth.lib import data, wiring
@@ -18,11 +18,11 @@ FRAME = JobFrame(longest=LONGEST)
 
 
 class RoomsApart(wiring.Component):
-    """Two nodes at the same position, with the same words except for the room of the job that is not observed, and
-    with different rooms if that is their own job.
+    """Two nodes at the same position that receive the same words, except for the rooms of the unobserved job. Their
+    own rooms may differ if they belong to the unobserved job.
 
-    They accept, offer and grant in the same cycles. Their offered rooms of the observed job are equal, and so is
-    their allowance, if they belong to it; ``wrong`` claims that the other job's rooms are equal, too.
+    Both accept, offer and grant in the same cycles. They offer equal rooms of the observed job, and have the same
+    allowance if they belong to it. ``wrong`` claims that the rooms of the unobserved job are equal, too.
     """
 
     word: In(message_layout())
@@ -81,13 +81,13 @@ class RoomsApart(wiring.Component):
 
 
 class Slots(wiring.Component):
-    """Base of path specifications: slots chosen by the solver, none shorter than a packet, and the next word."""
+    """Base of path specifications with slots chosen by the solver, none shorter than a packet and the next word."""
 
     starts: In(1)
     drives: In(1)
 
     def slots(self, m, *paths, least):
-        """Play the slots on paths; return whether there is a slot, its cycle, and whether it belongs to their job."""
+        """Drive the slot inputs of paths; return whether there is a slot, its cycle, and whether their job has it."""
         begun, own, cycle = Signal(), Signal(), Signal(4)
         now, drives = Mux(self.starts, 0, cycle), Mux(self.starts, self.drives, own)
         there = begun | self.starts
@@ -103,7 +103,7 @@ class Slots(wiring.Component):
 
     @staticmethod
     def enter(m, path, offers, ends, flush):
-        """Make packets of at least two words enter, with any pauses, or be dropped."""
+        """Drive a path's input with packets of at least two words, which may pause or be flushed."""
         index = Signal(2)
         m.d.comb += [
             path.i.valid.eq(offers & ~flush), path.i.payload.last.eq(ends), path.flush.eq(flush),
@@ -116,11 +116,11 @@ class Slots(wiring.Component):
 
 
 class PathsApart(Slots):
-    """Two nodes in the same slots, which may lack ``less`` cycles each. They have the same words in slots of the
-    observed job, and the same packets if that is their own job; everything else may differ in every cycle: packets,
+    """Two nodes with the same slots, which may lack ``less`` cycles each. In slots of the observed job both receive
+    the same words, and they send the same packets if that is their own job. Everything else may differ: packets,
     resets, room, and incoming words.
 
-    In slots of that job the same words leave, and the same arrive; a passing word never meets an own word in a slot.
+    In slots of the observed job the same words leave and arrive; a passing word never collides with an own word.
     """
 
     own: In(1)
@@ -169,11 +169,11 @@ class PathsApart(Slots):
 
 
 class WholePackets(Slots):
-    """A node with its own packets, and with incoming packets that began at the previous node in the same slot, up to
-    ``slack`` cycles, 1 to 3, sooner or later than they should.
+    """A node that sends packets and receives packets of the same slot from the previous node, which began up to
+    ``slack`` cycles (1 to 3) early or late.
 
-    Each incoming word leaves one cycle later in a slot of the other job, and arrives in a slot of the node's own job.
-    An own packet leaves without a pause, before a packet of the next slot can begin.
+    In slots of the other job each incoming word leaves one cycle later; in slots of the own job it arrives. An own
+    packet leaves without a pause, before a packet of the next slot can begin.
     """
 
     comes: In(1)
@@ -214,9 +214,9 @@ class WholePackets(Slots):
 
 
 class SteadyTables(wiring.Component):
-    """Two nodes with TIMEs that differ by at most one cycle and advance by 1, or by 0 to 2 in one cycle per slot.
+    """Two nodes with TIMEs that differ by at most one cycle and advance by 1, but by 0 to 2 in one cycle per slot.
 
-    The slots of both belong to the same jobs in the same order, and lack at most ``less`` of their cycles.
+    Both nodes have slots of the same jobs in the same order, and each slot lacks at most ``less`` of its cycles.
     """
 
     advance: In(data.ArrayLayout(2, 2))
@@ -253,7 +253,7 @@ class SteadyTables(wiring.Component):
 
 
 def test_rooms_apart():
-    """Equal words lead to equal behaviour for all time, proven by induction."""
+    """Equal words lead to equal behaviour at all times, as proven by induction."""
     prove(RoomsApart(), depth=2)
     refuted(RoomsApart(wrong=True), depth=4)
 

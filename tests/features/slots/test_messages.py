@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Messages between slots, host and host port, compared with their golden model: hdl/features/slots/messages.py."""
+"""Message gate of slots, host and host port, compared with its golden model: hdl/features/slots/messages.py."""
 
 import random
 
@@ -20,14 +20,14 @@ def unit():
 
 
 class Node:
-    """The model of a gate, with a record of its ports."""
+    """Model of a message gate with a record of its ports."""
 
     def __init__(self, rank):
         self.gate, self.columns, self.rank, self.offered = Gate(), Columns(), rank, {}
-        self.wild = False  # whether the port answers without a request
+        self.wild = False  # whether the port sends unrequested answers
 
     def step(self, **inputs):
-        """Run one cycle; return the words that leave."""
+        """Run one cycle; return the outputs."""
         at = Inputs(rank=self.rank, **inputs)
         out, columns = self.gate.look(at), self.columns
         columns.note(rank=self.rank, reset_link=at.reset_link, heard=at.heard is not None,
@@ -37,7 +37,7 @@ class Node:
                                   ("message_o", out.message, at.message_ready)):
             columns.stream(name, beat, ready)
         self.gate.step(at)
-        # An offer stays until it is accepted, or for a message until the link is reset.
+        # An offer remains until it is accepted; a link reset also withdraws messages.
         for name, beat, ready in (("host", out.host, at.host_ready), ("port", out.port, at.port_ready),
                                   ("message", out.message, at.message_ready)):
             before = self.offered.get(name)
@@ -47,8 +47,8 @@ class Node:
 
 
 def play(node, cycles, *, heard=(), host=(), port=(), answers=()):
-    """Play words by cycle, and packets of host and port, which has ``answers`` to requests; return outgoing words
-    with cycles."""
+    """Run a node with received words by cycle, packets of the host and of the port, and the port's ``answers`` to
+    requests; return all outgoing words with their cycles."""
     coming, waiting, answers = dict(heard), {"host": list(host), "port": list(port)}, list(answers)
     sent = {"host": [], "port": [], "message": []}
     for cycle in range(cycles):
@@ -83,7 +83,7 @@ def test_header():
 
 
 def test_check():
-    """Check values of wrong bits differ and are independent in a word, so two bits or any word are detected."""
+    """Two wrong bits, or any bits of one word, are detected: the bits' check values differ and are independent."""
     numbers = [check_of([1 << bit, *[0] * behind]) for behind in range(66) for bit in range(32)]
     assert len({*numbers, 0}) == 66 * 32 + 1
     rows, rank = numbers[:32], 0
@@ -99,7 +99,7 @@ def test_check():
 
 
 def test_request(unit):
-    """A one-message request is at the port 4 cycles after its last word, and its answer is a message."""
+    """A request of one message is at the port 4 cycles after its last word, and its answer becomes a message."""
     node, words = Node(3), [11, 12, 13]
     sent = message(Header(3, count=3, begin=1, end=1), words)
     out = play(node, 60, heard=at(5, sent), port=[])
@@ -112,7 +112,7 @@ def test_request(unit):
 
 
 def test_long_request_and_answer(unit):
-    """A request of three messages, the first two of them acknowledged, has an answer of three messages."""
+    """A request of three messages, the first two acknowledged, gets an answer of three messages."""
     node, words = Node(2), list(range(150))
     parts = [words[:64], words[64:128], words[128:]]
     empty = made(Header(source=2, response=1))
@@ -133,7 +133,7 @@ def test_long_request_and_answer(unit):
 
 
 def test_rank_0(unit):
-    """Rank 0 handles the host's messages, the host's own requests, and its messages; excess words are dropped."""
+    """Rank 0 forwards the host's messages, passes the host's requests to its port, and drops excess words."""
     node = Node(0)
     header, long = Header(5, count=2, begin=1, end=1).word, Header(6, count=64).word
     host = [*packet([header, 1, 2]), *packet([0x01000001, 7]), *packet([long, *range(80)]), *packet([0x02000001])]
@@ -149,7 +149,7 @@ def test_rank_0(unit):
 
 @pytest.mark.parametrize("damage", ["bit", "cut", "long", "lost", "again"])
 def test_malformed(unit, damage):
-    """A damaged message has no effect; a request with a missing message ends when the next request begins."""
+    """A damaged message has no effect; an incomplete request ends when the next request begins."""
     node = Node(1)
     first = message(Header(1, count=64, begin=1), range(64))
     second = message(Header(1, count=64, number=1), range(64, 128))
@@ -168,7 +168,7 @@ def test_malformed(unit, damage):
     assert words_of(out["port"]) == [(word, 0) for word in range(64)]
     assert words_of(out["message"]) == made(Header(source=1, response=1))
     out = play(node, 200, heard=at(0, message(Header(1, count=2, begin=1, end=1), [5, 6])))
-    # The open request has ended, and the other one waits for its response.
+    # The incomplete request has ended, and the next one waits for its response.
     assert {last for _, last in words_of(out["port"])} == {1}
     out = play(node, 200, port=packet([31, 32]))
     assert words_of(out["message"]) == made(Header(source=1, begin=1, response=1), [31, 32])
@@ -178,7 +178,7 @@ def test_malformed(unit, damage):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_lockstep(unit, seed):
-    """Every port matches in every cycle, with requests, stalls, resets and wild messages; half with a wild port."""
+    """Every port matches in every cycle, for requests, stalls, resets, arbitrary messages and unrequested answers."""
     generator, node = random.Random(seed), Node((0, 3, 9, 0)[seed])
     host, port, heard, seen, asked = [], [], [], set(), 0
     node.wild = seed > 1

@@ -1,4 +1,4 @@
-"""Tests of node positions, which come from rank 0."""
+"""Tests of the relay of node positions, which originate from rank 0."""
 
 import random
 
@@ -18,7 +18,7 @@ def relay():
 
 
 class Place:
-    """The model of a position relay, with a record of its ports."""
+    """Model of a position relay with a record of its ports."""
 
     def __init__(self, position=(0, 0)):
         self.model, self.columns, self.given = golden.PositionRelay(), Columns(), position
@@ -36,7 +36,7 @@ class Place:
 
 @pytest.mark.parametrize("nodes", [2, 5, 16])
 def test_places(relay, nodes):
-    """All nodes get their positions, even if words are lost; a ring of a different size gets new positions."""
+    """All nodes get their positions, even if words are lost, and new positions if the ring size changes."""
     ring = [Place() for _ in range(nodes)]
     ring[0].given = (0, nodes)
     wires = [None] * nodes

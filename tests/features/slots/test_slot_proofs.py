@@ -1,4 +1,4 @@
-"""Proofs about slots: no word passes where a node drives, and no boundary cuts a packet."""
+"""Proofs about slots: no passing word collides with a node's own words, and slot boundaries cut no packet."""
 
 from amaranth.hdl import Assert, Assume, Module, Mux, ResetSignal, Signal
 from amaranth.lib import data, wiring
@@ -14,14 +14,14 @@ LONGEST = 2
 
 
 class Undisturbed(wiring.Component):
-    """A node in slots of any modes, each at least ``LONGEST`` + 4 cycles long, chosen by the solver.
+    """A node in slots with modes chosen by the solver, each at least ``LONGEST`` + 4 cycles long.
 
-    The node has packets of up to ``LONGEST`` words, which enter with any pauses. Passing packets began at the
-    previous node in the same slot, and arrive up to ``slack`` cycles, 1 to 3, sooner or later than they should.
-    Control words come and go in any cycle.
+    The node's packets have up to ``LONGEST`` words, which enter with any pauses. Passing packets began at the
+    previous node in the same slot, and arrive up to ``slack`` cycles (1 to 3) early or late. Control words come and
+    go in any cycle.
 
-    Each word that has to pass does; an own packet has no pauses, and ends before a packet of the next slot can begin;
-    no other words come between its words.
+    All words that must pass do so. An own packet leaves without pauses or words in between, and ends before a packet
+    of the next slot can begin.
     """
 
     starts: In(1)
@@ -40,16 +40,16 @@ class Undisturbed(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.path = path = SlotPath(depth=5, message_depth=5)
-        hushed = Signal()  # whether the transmitter has no word in this cycle
-        in_slot, held, begun = Signal(4), Signal(mode_layout()), Signal()  # position in the slot, and its mode
-        index, sent, came = Signal(2), Signal(2), Signal(2)  # positions in packets that enter, leave, and arrive
+        hushed = Signal()  # the transmitter sends no word
+        in_slot, held, begun = Signal(4), Signal(mode_layout()), Signal()  # cycle of the slot, and its mode
+        index, sent, came = Signal(2), Signal(2), Signal(2)  # word positions in packets that enter, leave and arrive
         length = LONGEST + GAP
         m.d.comb += [
             Assume(~ResetSignal()),
             Assume(~self.starts | ~begun | (in_slot >= length - 1)),
             path.starts.eq(self.starts), path.mode.eq(Mux(self.starts, self.mode, held)),
             Assume(~(self.mode.drives & self.mode.passes)),
-            # The node's own packets, with marks: 1 for the first word, 2 for all other words.
+            # Data of the node's own packets: a mark, 1 in the first word and 2 in all later words.
             path.i.valid.eq(self.enters), path.i.payload.last.eq(self.ends),
             path.i.payload.data.eq(Mux(index == 0, 0x11, 0x21)),
             Assume(~self.ends | (index != 0)), Assume(self.ends | (index != LONGEST - 1)),
@@ -60,7 +60,7 @@ class Undisturbed(wiring.Component):
         with m.If(path.i.valid & path.i.ready):
             m.d.sync += index.eq(Mux(self.ends, 0, index + 1))
 
-        # A cycle of the slot: 0 with `starts`. Passing words should arrive from the second cycle on.
+        # The cycle of the slot is 0 at `starts`. Passing words should arrive from the second cycle on.
         now = Mux(self.starts, 0, in_slot + 1)
         first, soonest, latest = came == 0, 2 - self._slack, 2 + self._slack
         in_time, too_soon, passing = Signal(), Signal(), Signal()
@@ -69,7 +69,7 @@ class Undisturbed(wiring.Component):
             path.ring_i.last.eq(self.comes_last), path.ring_i.data.eq(0x41),
             in_time.eq(path.mode.passes & (begun | self.starts) & (now >= soonest) & (now <= latest)),
             Assume(~self.comes | ~first | in_time | (soonest < 0)),
-            # A word that is too early for its slot belongs to the next slot.
+            # A word that arrives before its slot begins belongs to the next slot.
             Assume(~too_soon | (self.starts & self.mode.passes)),
             Assume(~self.comes | (now - came <= latest)),
             Assume(~self.comes | self.comes_last | (came != LONGEST - 1)),
@@ -86,7 +86,7 @@ class Undisturbed(wiring.Component):
         m.d.comb += [
             Assert(~path.lost),
             Assert(~passing | (out.valid & ~out.kind & (out.data == 0x41))),
-            Assert(~is_own | ((sent == 0) == (out.data == 0x11))),  # own words start with the first of a packet
+            Assert(~is_own | ((sent == 0) == (out.data == 0x11))),  # an own packet starts with its first word
             Assert((sent == 0) | is_own),  # own packets have no pauses
             Assert(~is_own | (in_slot >= 2) & (in_slot < 2 + LONGEST)),
         ]
@@ -96,10 +96,10 @@ class Undisturbed(wiring.Component):
 
 
 class SteadySlots(wiring.Component):
-    """Two nodes with the same table and TIMEs that differ by at most one cycle and advance by 1, except in one cycle
-    of each slot, when they advance by 0 to 2.
+    """Two nodes with the same table. Their TIMEs differ by at most one cycle and advance by 1, but by 0 to 2 in one
+    cycle per slot.
 
-    A slot for packets lacks at most ``less`` of its cycles, and both nodes have slots of the same kind in the
+    Each slot for packets lacks at most ``less`` of its cycles, and both nodes have slots of the same kinds in the
     same order.
     """
 
@@ -124,11 +124,11 @@ class SteadySlots(wiring.Component):
             m.submodules += table
             now, count = Signal(16, name=f"now_{n}"), Signal(4, name=f"count_{n}")
             jumped, since = Signal(name=f"jumped_{n}"), Signal(8, name=f"since_{n}")
-            packets, kind = Signal(name=f"packets_{n}"), Signal(16, name=f"kind_{n}")  # type of each numbered slot
+            packets, kind = Signal(name=f"packets_{n}"), Signal(16, name=f"kind_{n}")  # kind of slot, by slot number
             irregular = self.advance[n] != 1
             m.d.comb += [
                 table.now.eq(now), table.slots.eq(self.slots), table.rank.eq(n),
-                # No slots at TIME 0, and the table's slots at TIME 4.
+                # A table without slots at TIME 0; the slots of ``table`` begin at TIME 4.
                 table.sets.eq(~begun), table.gap.eq(4), table.granted.eq(table.over),
                 Assume(self.advance[n] != 3), Assume(~jumped | ~irregular),
                 Assert(~(table.starts & packets) | (since + 1 + self._less >= self.slots.longest + GAP)),
@@ -157,7 +157,7 @@ def test_steady_slots():
 
 
 def test_shorter_slots():
-    """Slots that lack two cycles are possible."""
+    """The bound is tight: a slot can lack two cycles, which refutes a bound of one."""
     refuted(SteadySlots(less=1), depth=16)
 
 
@@ -166,5 +166,5 @@ def test_undisturbed():
 
 
 def test_slack():
-    """Three cycles of slack would be too much for a slot."""
+    """The bound on slack is tight: with one more cycle, the specification is refuted."""
     refuted(Undisturbed(slack=3), depth=15)

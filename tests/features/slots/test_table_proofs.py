@@ -1,4 +1,4 @@
-"""Proofs about tables: equal records give equal tables."""
+"""Proof that equal records give equal tables."""
 
 from amaranth.hdl import Array, Assert, Assume, Module, Mux, ResetSignal, Signal
 from amaranth.lib import data, wiring
@@ -12,13 +12,13 @@ from tests.proofs import held, refuted
 
 
 class FoldedRecords(wiring.Component):
-    """A node in a lap of given records, which arrive with any pauses among any other words. If it has a table of that
-    lap, the table depends only on the records and on whether the lap is odd: so nodes with the same records have the
-    same table.
+    """A node in a lap of given records, which arrive with pauses and between arbitrary words. The resulting table
+    depends only on the records and the lap's parity, so that nodes with the same records get the same table.
 
-    The solver chooses ring size and rank, and holds the records and the results of all of them: the most packets of
-    any node, the least room, the longest packet, each with a rank that has it, and the lowest rank other than 0 that
-    wants to send a message. The rank of the last record determines the results that are in the table so far.
+    The solver chooses ring size, rank and records. It also chooses the results over all records, which are constant:
+    the maximum number of packets, the minimum room, and the longest packet, each with a rank where it occurs, and the
+    lowest rank other than 0 that wants to send a message. The rank of the latest record determines which results the
+    table contains so far.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class FoldedRecords(wiring.Component):
         def of(rank):
             return data.View(record_layout(), records[rank])
 
-        # Results of folding all records.
+        # Results over all records.
         m.d.comb += [Assume(~ResetSignal()), Assume((self.size >= 2) & (self.size <= self._most)),
                      Assume(self.rank < self.size), Assume(self.all.slots <= MAX_SLOTS)]
         m.d.comb += [Assume(self.of[n] < self.size) for n in range(3)]
@@ -64,7 +64,7 @@ class FoldedRecords(wiring.Component):
             Assume((self.all.other == 0) | ((self.all.other < self.size) & of(self.all.other).wants)),
         ]
 
-        # Words at the node: in the lap, the words of its records, and any other words.
+        # Received words: records of the lap, or arbitrary words.
         tracked, done, told = Signal(), Signal(), data.View(record_word_layout(), self.word.data)
         m.d.sync += done.eq(tracked & dut.checks)
         with m.If(dut.opens | dut.checks | dut.reset_link):
@@ -85,7 +85,7 @@ class FoldedRecords(wiring.Component):
             return Mux(rank > self.rank, self.size, 0) + self.rank - rank
 
         def folded(rank):
-            """Whether the record of a rank is in the table."""
+            """Whether the table already includes the record of a rank."""
             return dut.sent & (place(rank)[:5] <= place(dut.turn)[:5]) & ~(dut.folds & (rank == dut.turn))
 
         came, said = (data.View(layout, dut.o.payload.data) for layout in (record_word_layout(), lap_layout()))
@@ -118,10 +118,10 @@ class FoldedRecords(wiring.Component):
 
 
 def test_equal_tables():
-    """Equal records give equal tables in rings of 2 to 15 nodes, for all time."""
+    """Equal records always give equal tables in rings of 2 to 15 nodes."""
     prove(FoldedRecords(), depth=2)
 
 
 def test_unequal_tables():
-    """A wrong rule for the longest packet is refuted."""
+    """The specification with a wrong rule for the longest packet is refuted."""
     refuted(FoldedRecords(most=3, wrong=True), depth=9)

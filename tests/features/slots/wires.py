@@ -1,4 +1,4 @@
-"""Wires of a link with latencies given by inputs, and packets for them."""
+"""Link wires with adjustable latency, and sources of packets."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ PACKET = 1
 
 
 class Wires(wiring.Component):
-    """Signals that come out 1 to 63 cycles later."""
+    """Delay line of 1 to 63 cycles; ``delay`` is the number of cycles."""
 
     def __init__(self, width):
         super().__init__({"i": In(width), "o": Out(width), "delay": In(6)})
@@ -34,7 +34,7 @@ class Wires(wiring.Component):
 
 
 class Source(wiring.Component):
-    """Packets of words with consecutive numbers, in the bits above a type and a destination."""
+    """Source of packets; a word consists of a type, a destination and a consecutive number."""
 
     def __init__(self, *, type):
         self._type = type
@@ -55,11 +55,11 @@ class Source(wiring.Component):
 
 
 class WiredRing(wiring.Component):
-    """Nodes on wires whose forward and return latencies are inputs.
+    """Nodes in a ring of wires with forward and return latencies given by inputs.
 
-    ``inputs`` and ``outputs`` of each node have its number appended to their names; each has a shape, and a function
-    of the node that returns the signal. ``ends`` returns the outgoing and the incoming wires of a node; ``damage``,
-    given by its shape, changes the outgoing ones.
+    ``inputs`` and ``outputs`` map names to a shape and a function of a node that returns the signal; port names have
+    the node's number appended. ``ends`` returns the outgoing and the incoming wires of a node. ``damage`` is the
+    shape of an input, and a function that returns the bits of outgoing words to invert.
     """
 
     def __init__(self, nodes, make, ends, inputs, outputs, damage):
@@ -93,7 +93,7 @@ class WiredRing(wiring.Component):
 
 
 def note_wires(columns, generator, model, came, own, line):
-    """Record a node's wires in a cycle: the incoming wires, its transmitter's wires, and the return lines."""
+    """Record a node's wires in a cycle: incoming and outgoing words, transmitter words, and return lines."""
     back = generator.getrandbits(1)
     heard = dataclasses.replace(came, valid=came.valid & came.kind)
     for name, wires in (("ring_i", came), ("ring_o", model.wires), ("transmitter", own), ("receiver", heard)):
@@ -102,7 +102,7 @@ def note_wires(columns, generator, model, came, own, line):
 
 
 def in_order(trace, to, type):
-    """Number of words of packets or messages at a node, without checks; each must have the next number."""
+    """Check that words of packets or messages arrive at a node in order; return their number, without check words."""
     prefix, words = ("valid", "data") if type == PACKET else ("heard", "word")
     data = trace[f"{words}_{to}"][trace[f"{prefix}_{to}"] != 0]
     data = data[data >> np.uint64(32) == 0] if type != PACKET else data

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The tally of a server's commands: hdl/features/streaming/tally.py."""
+"""Tally of zeros and saturations in a server's commands: hdl/features/streaming/tally.py."""
 
 import random
 
@@ -11,7 +11,7 @@ from tests.hdl import pysim
 
 
 def commands(generator, lanes):
-    """Commands: whether counted, entry, half, length, and packets of beats as (zeros, saturations)."""
+    """Draw commands as (counted, entry, half, length, packets); a packet is a list of (zeros, saturations) beats."""
     for _ in range(30):
         length, packets, left = generator.randrange(1, 200), [], 0
         left = length
@@ -25,7 +25,7 @@ def commands(generator, lanes):
 @pytest.mark.parametrize("stalls", [False, True])
 @pytest.mark.parametrize("lanes", [2, 4, 8])
 def test_counts(lanes, stalls):
-    """The entry is cleared and holds the counts of all written packets; nothing else leaves a trace."""
+    """A command's entry holds the counts of all its written packets, and nothing from before."""
     seed = lanes + 16 * stalls
     generator, note = random.Random(seed), f"{seed=}"
     unit, m = Tally(lanes=lanes, elements=256), Module()
@@ -34,7 +34,7 @@ def test_counts(lanes, stalls):
     written, due, firsts = 0, [], []
 
     async def step(ctx):
-        """Run one cycle, with writes to the table and accepted packets."""
+        """Run one cycle; apply writes to the table, and check the entry when ``written`` is accepted."""
         nonlocal written
         ctx.set(unit.port.ready, not stalls or generator.random() < 0.3)
         ctx.set(unit.written.ready, not stalls or generator.random() < 0.5)

@@ -1,4 +1,4 @@
-"""Golden models of every cycle of the table encoder and decoder."""
+"""Cycle-accurate golden models of the table encoder and decoder."""
 
 import functools
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from sim.golden import planes, stream
 from sim.golden.features.table.lookup_table import LookupTable
 from tests.hdl.compression import plane_cycles
 
-#: Cycles after a reset in which an encoder clears its record of seen exponents.
+#: Number of cycles after a reset while an encoder clears its record of seen exponents.
 _CLEARING = 16
 
 #: Registers of the encoder between the input register and the codes, without centroids.
@@ -32,7 +32,7 @@ def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
     packer = plane_cycles.Packer(words, ready)
     codes = plane_cycles.Registers(feed, table.mantissa_bits if table.centroids else _STAGES)
     eights = plane_cycles.Eights(packer)
-    idle = taken = 0  # first cycle without a packet inside, and the cycle when its last bytes were accepted
+    idle = taken = 0  # first cycle after the previous packet; cycle when its last bytes were accepted
     per_eight = planes.PLANE // lanes
     for packet, count in zip(packets, beats, strict=True):
         for _ in range(count):

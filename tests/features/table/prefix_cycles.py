@@ -1,4 +1,4 @@
-"""Golden models of every cycle of the encoder and the decoder of a prefix code."""
+"""Cycle-accurate golden models of the encoder and the decoder of a prefix code."""
 
 import functools
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _SYMBOLS, _LONGEST = 16, 6
 
 
 def _lengths(elements: npt.ArrayLike, code: Code) -> list[tuple[int, bool]]:
-    """Length of the code of each element and of the end, and whether it is the escape."""
+    """For each element and the end: the code length, and whether the code is the escape."""
     of = dict(zip(code.exponents, code.lengths, strict=False))
     exponents = (np.asarray(elements, np.uint32) >> 7 & 0xFF).tolist()
     escape = code.lengths[-1]
@@ -23,7 +23,7 @@ def _lengths(elements: npt.ArrayLike, code: Code) -> list[tuple[int, bool]]:
 
 def trace_encoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, table_willing: npt.ArrayLike,
                   willing: npt.ArrayLike, ready: npt.ArrayLike) -> plane_cycles.Trace:
-    """Trace every cycle of an encoder; ``scan`` holds the handshakes of its tables."""
+    """Trace every cycle of an encoder; the trace's ``scan`` holds the handshakes of the table stream."""
     tables = stream.Feed(6 * len(packets), table_willing)
     feed = stream.Feed(sum(len(np.asarray(packet)) for packet in packets), willing)
     output, registers = stream.Output(ready), plane_cycles.Registers(feed, 3)
@@ -57,7 +57,7 @@ def trace_encoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, ta
 
 def trace_decoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> plane_cycles.Trace:
-    """Trace every cycle of a decoder that receives valid packets, one cycle after another."""
+    """Trace every cycle of a decoder that receives valid packets."""
     lengths = [_lengths(packet, code) for packet, code in zip(packets, codes, strict=True)]
     code_format = PrefixCode()
     words = [code_format.words([length + 8 * escape for length, escape in packet]) for packet in lengths]
@@ -69,12 +69,12 @@ def trace_decoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, wi
     i_valid, i_ready = np.zeros(end, np.bool_), np.zeros(end, np.bool_)
     offered = np.full(end, -1, np.int64)
     offering = False
-    taken = sent = 0  # number of words, and of elements
-    held = -1  # number of the word in the register
+    taken = sent = 0  # counts of accepted words and output elements
+    held = -1  # index of the word in the register
     upper = final = pending = present = False
     out = -1
     fill = state = step = packet = 0
-    # States: 0 to 5 are words of the table, then 16 symbols, elements and escapes.
+    # States 0 to 5 receive table words; states for 16 symbols, elements and escapes follow.
     elements, escapes = 6 + _SYMBOLS, 7 + _SYMBOLS
     for cycle in range(end):
         offering = offering or (feed[cycle] and taken < total)
@@ -99,7 +99,7 @@ def trace_decoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, wi
             consumed, forward, after = 8, True, elements
             ending = step == len(lengths[packet]) - 1
             step += 1
-        # Registers, in order from the last to the first.
+        # Update the registers from the last to the first.
         if output_free:
             out = sent if present else -1
             sent += present

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The exponents that occur in a packet: hdl/features/table/exponent_set.py."""
+"""Set of the exponents in a packet: hdl/features/table/exponent_set.py."""
 
 import functools
 
@@ -33,7 +33,7 @@ def test_parameters():
 
 
 def _vectors(generator, format, count):
-    """Packets with few exponents, with all of them, and with one element."""
+    """Draw packets with few exponents, with nearly all exponents, and with a single element."""
     vectors = []
     for _ in range(count):
         kind = generator.random()
@@ -54,10 +54,10 @@ def _rows(exponents):
 
 
 def _scenario(generator, vectors, lanes, format, willing):
-    """Actions on each packet, and every cycle of them: inputs and expected outputs.
+    """Draw the accesses to the set after each packet; return the inputs and expected outputs of all cycles.
 
-    Rows are read in any order, each for one or several cycles, and cleared in the last of these, except for a few
-    rows, which then belong to the set of the next packet, too.
+    Rows are read in random order, each for one or more cycles, and cleared in the last one. A few rows are not
+    cleared, so that their exponents are also in the set of the next packet.
     """
     beats = [-(-len(vector) // lanes) for vector in vectors]
     feed = stream.Feed(sum(beats), willing)
@@ -80,7 +80,7 @@ def _scenario(generator, vectors, lanes, format, willing):
             if not kept:
                 clear[cycle - 1:cycle] = 1
                 present -= set(range(ROW * index, ROW * (index + 1)))
-        # The last row may be cleared in the cycle when the set begins again.
+        # The last row may be cleared in the cycle of ``done``.
         if generator.random() < 0.5:
             now = slice(cycle, cycle + 1)
             bits[now] = _rows(present)[0]
@@ -95,7 +95,7 @@ def _scenario(generator, vectors, lanes, format, willing):
 @pytest.mark.parametrize("source", STALLS)
 @units
 def test_lockstep(lanes, format, source):
-    """``i``, ``full`` and, while it is full, the rows match in every cycle."""
+    """The input handshake, ``full`` and, while it is high, the rows match in every cycle."""
     cycles, seed = 6_000, STALLS.index(source)
     generator = np.random.default_rng(seed)
     vectors = _vectors(generator, format, 150)
@@ -112,7 +112,7 @@ def test_lockstep(lanes, format, source):
 
 
 def _given(unit, vector, lanes, format):
-    """The rows of a packet, all of which are cleared, and the cycle when the set was full."""
+    """Read and clear the rows of a packet; return them, the cycles when ``full`` is high, and the trace."""
     beats = -(-len(vector) // lanes)
     ready = ROWS + beats + ExponentSet.latency
     cycles = ready + ROWS + 1
@@ -127,7 +127,7 @@ def _given(unit, vector, lanes, format):
 
 @units
 def test_known(lanes, format):
-    """Zeros of both signs, one, a NaN and an infinity are found at one beat per cycle plus the latency."""
+    """Exponents of zeros, ones, NaN and infinity are collected at one beat per cycle, with the stated latency."""
     unit = _unit(lanes, format)
     unit.reset()
     words = np.array([0, 0x8000_0000, 0x3F80_0000, 0xBFC0_0000, 0x7FC0_0000, 0xFF80_0000], np.uint32)
@@ -141,7 +141,7 @@ def test_known(lanes, format):
 
 @units
 def test_reset_in_a_packet(lanes, format):
-    """A reset at any point of a packet clears all its bits, and may be repeated during the clearing."""
+    """A reset at any point of a packet clears the set, and a second reset may interrupt the clearing."""
     vector = np.arange(256, dtype=np.uint32) << np.uint32(format.fraction_bits)
     beats = packets.beats([vector], lanes, width=format.width)
     unit = _unit(lanes, format)

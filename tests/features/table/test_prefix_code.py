@@ -26,7 +26,7 @@ def _weights(generator, count):
 
 
 def _packets(generator, total):
-    """Vectors of weights and of random bits, and a code for each, which is not always the best."""
+    """Draw vectors of weights or random bits, each with a code, which may be fitted to different weights."""
     vectors, codes = [], []
     while sum(map(len, vectors)) < total:
         count = int(generator.integers(1, 200))
@@ -85,7 +85,7 @@ test_cocotb = BENCH.cocotb(UNITS[1:], cut=40, name="PrefixDecoder", drive=functo
 
 
 def test_throughput():
-    """One element per cycle in both directions if none is escaped, and the number of words of the formula."""
+    """One element per cycle in both directions without escapes, and the number of words given by the formula."""
     weights = np.clip(np.abs(_weights(np.random.default_rng(1), 4096)), 0x3800, 0x3E00).astype(np.uint32)
     code = Code.fitted(weights)
     unit = BENCH.unit(Encoder)
@@ -103,7 +103,7 @@ def test_throughput():
     unit.reset()
     trace = unit.lockstep(sources={"i": Feed(packets.words([words]))}, sinks={"o": True}, cycles=4_200)
     _, _, when = packets.taken(trace, 1, width=16)
-    # The last element waits for the end, which takes two cycles.
+    # The last element waits until the end is decoded, which takes two cycles.
     assert when[-1] - when[0] == 4096
     assert (np.diff(when[:-1]) == 1).all()
 
@@ -113,7 +113,7 @@ def test_throughput():
 
 @pytest.mark.parametrize("length", range(1, len(SOUND)))
 def test_short_packets(length):
-    """Short packets are reported, and their whole elements are output."""
+    """Truncated packets are reported; complete packets before and after them are decoded correctly."""
     got, errors = _decode([SOUND, SOUND[:length], SOUND])
     assert errors == 1
     assert got[0] == got[-1] == [0x3F80, 0xBFC0]
@@ -135,7 +135,7 @@ def test_empty_packets():
     [0x4444_4444, 0x3444_4444], [0x4444_4444, 0x5444_4444], [0x4444_4445, 0x4444_4444], [0x4444_4440, 0x4444_4444],
     [0x9999_9999, 0x9999_9999], [0x2222_2222, 0x2222_2222], [0x2222_1111, 0x8888_8888]])
 def test_bad_tables(lengths):
-    """Lengths that descend, are too small or too large, or leave codes unused are reported."""
+    """Code lengths that descend, are out of range, or do not form a complete code are reported."""
     got, errors = _decode([[*SOUND[:4], *lengths, *SOUND[6:]], SOUND])
     assert got == [[0x3F80, 0xBFC0]]
     assert errors == 1
@@ -149,7 +149,7 @@ def test_bad_tables(lengths):
 
 
 def test_never_hangs():
-    """Random words of any length are accepted, and the packet after them is decoded correctly."""
+    """Packets of random words and lengths are accepted, and the next valid packet is decoded correctly."""
     for seed in range(30):
         generator = np.random.default_rng(seed)
         noise = [generator.integers(0, 1 << 32, generator.integers(1, 60), dtype=np.uint32) for _ in range(20)]

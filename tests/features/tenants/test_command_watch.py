@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The watch over a command, and the statuses of its events."""
+"""Watch over tenants' commands, which replaces the status of their events if necessary."""
 
 import numpy as np
 import pytest
@@ -19,9 +19,9 @@ def words_of(event):
 
 
 def watch(*, length, budget=0, strays=(), taken=3, held=None, begin=0):
-    """Run one command, starting in cycle ``begin``: its event is offered ``length`` cycles later, and accepted
-    ``taken`` cycles after that. Before it, a gate holds it for ``held`` cycles; strays of negative cycles belong to
-    these."""
+    """Run a command that starts at time ``begin``; return its status and the cycles when it is cut. Its event is
+    offered after ``length`` cycles, and accepted ``taken`` cycles later. A gate may hold the command for ``held``
+    cycles beforehand; ``strays`` are cycles relative to the start."""
     unit = Unit(CommandWatch(gated=held is not None), name=f"CommandWatch{held is not None}")
     unit.reset()
     if held is not None:
@@ -37,7 +37,7 @@ def watch(*, length, budget=0, strays=(), taken=3, held=None, begin=0):
         "i__payload": np.tile(words_of(EVENT), (cycles, 1))})
     offered = [from_int(event_layout(), sum(int(word) << 32 * n for n, word in enumerate(trace["o__payload"][cycle])))
                for cycle in range(length, length + taken + 1)]
-    assert all(event == offered[0] for event in offered)  # an offer stands until it is accepted
+    assert all(event == offered[0] for event in offered)  # the offer is stable
     assert {name: value for name, value in offered[0].items() if name != "status"} == {
         name: value for name, value in EVENT.items() if name != "status"}
     assert (trace["o__valid"] == ((time >= length) & (time <= length + taken))).all()
@@ -51,14 +51,14 @@ def test_statuses(taken):
     assert watch(length=9, taken=taken, strays=[4]) == (EventStatus.OUT_OF_WINDOW, [])
     assert watch(length=9, taken=taken, strays=[1]) == (EventStatus.OUT_OF_WINDOW, [])
     assert watch(length=9, taken=taken, strays=[8]) == (EventStatus.OUT_OF_WINDOW, [])
-    assert watch(length=9, taken=taken, strays=[0, 9, 10]) == (EventStatus.BAD_MASK, [])  # strays of other commands
+    assert watch(length=9, taken=taken, strays=[0, 9, 10]) == (EventStatus.BAD_MASK, [])  # before or after it
     assert watch(length=9, taken=taken, budget=9) == (EventStatus.BAD_MASK, [])
     assert watch(length=9, taken=taken, budget=5)[0] == EventStatus.OVER_BUDGET
     assert watch(length=9, taken=taken, budget=5, strays=[3])[0] == EventStatus.OUT_OF_WINDOW
 
 
 def test_strays_of_a_gate():
-    """Outside reads during a gate's wait are attributed to the command that it holds back; earlier ones are not."""
+    """Stray accesses while a gate holds a command are attributed to that command; earlier ones are not."""
     assert watch(length=9, held=0) == (EventStatus.BAD_MASK, [])
     assert watch(length=9, held=4, strays=[-6, -5, 0]) == (EventStatus.BAD_MASK, [])
     for stray in (-4, -3, -1):
@@ -67,7 +67,7 @@ def test_strays_of_a_gate():
 
 
 def test_clock():
-    """The end of a command that starts now: cycles, its budget, and one."""
+    """The deadline of a command that starts now is the time plus its budget plus 1."""
     unit = Unit(BudgetClock())
     unit.reset()
     budget = np.array([0, 1, 5, 1000, 2**31 - 1, 2**31 - 1, 0], np.int64)
@@ -79,13 +79,13 @@ def test_clock():
 
 @pytest.mark.parametrize("taken", [0, 3])
 def test_any_number_of_cycles(taken):
-    """Budget 0 ends no command, whether an event is offered immediately or the time wraps."""
+    """Budget 0 means no limit, whether events are offered immediately or the time wraps."""
     for length in (1, 2, 9):
         assert watch(length=length, taken=taken, begin=2**32 - 4) == (EventStatus.BAD_MASK, [])
 
 
 def test_cut():
-    """A command is cut one cycle after its budget, until its event is accepted."""
+    """``cut`` is high from one cycle after the budget has been used until the event is accepted."""
     for length, budget, begin in (
             (20, 1, 0), (20, 7, 2**32 - 5), (20, 18, 2**31 - 9), (20, 19, 2**32 - 1), (20, 20, 7),
             (20, 2**31 - 1, 2**31 + 3), (1, 1, 3), (20, 2**31 - 1, 0)):

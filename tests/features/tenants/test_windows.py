@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The table of windows compared with the golden model, and properties that hold for all writes."""
+"""Window table: compared with a model, and properties that are proven for all writes."""
 
 import types
 
@@ -25,14 +25,14 @@ from sim.verilated.vectors import Unit
 
 
 def window(base: int, bound: int, capacity: int) -> tuple[int, int]:
-    """Return base and size of the window from ``base`` to ``bound``; it is empty if it is not in the memory."""
+    """Base and size of the window from ``base`` to ``bound``; a window that does not fit into the memory is empty."""
     return (base, bound - base) if base <= bound <= capacity else (0, 0)
 
 
 CONFIG = NodeConfig(
     memories=Memories(gradient=160, weight=64, state=32, planes=1), programs=Programs(move_queue=True),
     compute=Compute(rows=1, activations=32, far=224), features=(Tenants(),))
-#: A node with control words: its tenant changes while links are reset.
+#: A node with control words; its tenant can change only while links are reset.
 SIGNALS = NodeConfig(
     memories=Memories(gradient=160, weight=64, state=32, planes=1), link=Replay(), programs=Programs(),
     features=(Tenants(),))
@@ -52,13 +52,13 @@ def unit_of(config):
 
 @pytest.mark.parametrize("config", [CONFIG, SIGNALS])
 def test_against_the_model(config):
-    """Random writes match, including invalid windows, missing tenants and spaces, and writes to a busy node."""
+    """Random writes have the modelled effect, including invalid windows, tenants or spaces, and writes while busy."""
     spaces = windowed(config)
     assert [space.name for space in windowed(CONFIG)] == ["gradients", "weights", "state_0", "activations", "far"]
     assert (windowed(CONFIG)[-1].number, windowed(CONFIG)[-1].words) == (FAR_SPACE, 224)
     server = ServerConfig(memories=ServerMemories(gradient=32, weight=32, planes=0, far=64), features=(Tenants(),))
-    assert [space.name for space in windowed(server)] == ["gradients", "weights"]  # planes are in far memory
-    assert asked_layout()["space"].width == 4  # any space that a request can name
+    assert [space.name for space in windowed(server)] == ["gradients", "weights"]  # far memory has no window
+    assert asked_layout()["space"].width == 4  # wide enough for every space in a request
     unit = unit_of(config)
     generator = np.random.default_rng(3)
     cycles = 6000
@@ -78,7 +78,7 @@ def test_against_the_model(config):
     trace = unit.run(inputs)
     kept = {(tenant, space.number): (0, 0) for tenant in (1, 2) for space in spaces}
     everything = {(0, space.number): (0, space.words // GROUP) for space in spaces}
-    running, true, walked = 0, [], []  # windows of the executed tenant; cycles without a request
+    running, true, walked = 0, [], []  # running tenant; windows by cycle; idle cycles
     followed = 0
     for cycle in range(cycles):
         now = {name: int(values[cycle]) for name, values in inputs.items()}
@@ -91,7 +91,7 @@ def test_against_the_model(config):
                 (asked["tenant"], asked["space"]), (0, 0))
             assert (answer["size"], answer["base"] if size else 0) == (size, base if size else 0), f"{cycle=}"
         assert trace["changed"][cycle] == (free[cycle] and now["tenant"] != running), f"{cycle=}"
-        # Shown windows were true in the latest cycles, which include a latency of cycles without a request.
+        # The shown windows were valid at some time since the last ``latency`` cycles without a request.
         latest = walked[-WindowTable(config=config).latency:]
         if len(latest) == WindowTable(config=config).latency:
             followed += 1
@@ -113,7 +113,7 @@ def test_against_the_model(config):
 
 
 def test_follow_in_time():
-    """Windows follow a change of the tenant, and of a window, within the stated latency."""
+    """The shown windows follow changes of the tenant and of a window within the stated latency."""
     unit, latency = unit_of(CONFIG), WindowTable(config=CONFIG).latency
     cycles = np.arange(2 * latency + 2)
     later = cycles > latency
@@ -128,7 +128,7 @@ def test_follow_in_time():
 
 
 def test_no_windows_after_a_reset():
-    """A reset removes earlier windows, immediately for requests."""
+    """A reset removes all windows; requests find none immediately after the reset."""
     unit = unit_of(CONFIG)
     window = np.array([space << 0 | tenant << 4 | SET for tenant in (1, 2) for space in (0, 1, 2, 3, 15)])
     asked = np.array([tenant | space << 2 | 1 << 6 for tenant in (0, 1, 2, 3) for space in (0, 1, 2, 3)])
@@ -150,17 +150,17 @@ def test_no_windows_after_a_reset():
 
 
 def is_in(window, space):
-    """Whether a window is empty, or inside its memory."""
+    """Whether a window is empty or inside its memory."""
     return (window.size == 0) | (window.base + window.size <= space.words // GROUP)
 
 
 def is_same(left, right):
-    """Whether two windows are the same; the base of an empty one does not matter."""
+    """Whether two windows are equal; all empty windows are equal, whatever their base."""
     return (left.size == right.size) & ((left.base == right.base) | (left.size == 0))
 
 
 class Rows(wiring.Component):
-    """Memory of registers that a specification can inspect: one port with an immediate read, and one to write."""
+    """Memory made of registers that a specification can inspect, with a combinational read port and a write port."""
 
     def __init__(self, *, shape, depth, init):
         self.rows = Array(Signal(shape, name=f"row_{n}", init=init[n] if n < len(init) else None)
@@ -186,8 +186,8 @@ class Rows(wiring.Component):
 
 
 class Stands(wiring.Component):
-    """Specification: windows are in their memories, and neither they nor the tenant change while a command runs; with
-    control words the tenant changes only while links are reset."""
+    """Specification: windows are inside their memories, and neither windows nor tenant change while a command runs;
+    with control words the tenant changes only while links are reset."""
 
     def __init__(self, config):
         self._config = config
@@ -202,8 +202,8 @@ class Stands(wiring.Component):
         m.d.comb += [getattr(table, name).eq(getattr(self, name)) for name in self.signature.members]
         windows, tenant, places = table.tenancy.windows, table.tenancy.tenant, len(rows) // 4
         before, was_busy = Signal.like(table.tenancy), Signal()
-        walked = Signal(range(table.latency + 1))  # windows that were updated since the node became busy
-        reset = Signal(init=1)  # whether links were reset in the previous cycle
+        walked = Signal(range(table.latency + 1))  # windows updated since the node became busy
+        reset = Signal(init=1)  # links were in reset one cycle ago
         m.d.sync += [before.eq(table.tenancy), was_busy.eq(self.busy),
                      reset.eq(self.link_reset if self._config.has_signals else 1)]
         with m.If(~self.busy | clearing):
@@ -212,7 +212,7 @@ class Stands(wiring.Component):
             m.d.sync += walked.eq(walked + 1)
         m.d.comb += [
             Assume(~ResetSignal()),
-            # A change in the cycle before the node became busy is visible as soon as all windows have been read.
+            # Once all windows have been read, a change just before the node became busy is visible.
             Assert((walked != table.latency) | (before == table.tenancy)),
             Assert((~was_busy & reset) | (before.tenant == tenant)),
             *(Assert(is_in(window, space)) for n, space in enumerate(spaces)
@@ -221,21 +221,21 @@ class Stands(wiring.Component):
             *(Assert((rows[n].base == 0) & (rows[n].size == space.words // GROUP)) for n, space in enumerate(spaces)),
             *(Assert(is_in(table.found, space) | ~self.asked.valid | (self.asked.space != space.number))
               for space in spaces),
-            # Windows that were read since then equal the memory's.
+            # Windows that have been read since the node became busy equal the memory's.
             *(Assert(((turn - 1 - n)[:len(turn) - 2] >= walked) | (windows[space.name].as_value() == Cat(
                 getattr(rows[n + places * tenant], name)[:len(getattr(windows[space.name], name))]
                 for name in ("base", "size")))) for n, space in enumerate(spaces)),
         ]
-        # A window of the executed tenant is the window that its requests find.
+        # The running tenant's windows equal the windows that its requests find.
         for space in spaces:
             ours = windows[space.name]
-            if space.number == FAR_SPACE:  # no request can name this space
+            if space.number == FAR_SPACE:  # never found by requests
                 m.d.comb += Assert((self.asked.space != FAR_SPACE) | (table.found.size == 0))
                 continue
             with m.If((walked == table.latency) & self.asked.valid & (self.asked.tenant == tenant)
                       & (self.asked.space == space.number)):
                 m.d.comb += Assert(is_same(table.found, ours))
-        # Tenant 3, nobody, never has a window; no tenant has one until all windows from before a reset are cleared.
+        # Tenant 3 stands for no tenant and never has a window; after a reset no tenant has one until all are cleared.
         with m.If(self.asked.valid & ((self.asked.tenant == 3) | ((self.asked.tenant != 0) & clearing))):
             m.d.comb += Assert(table.found.size == 0)
         return m

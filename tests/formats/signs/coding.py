@@ -20,7 +20,7 @@ _NAN = 0x7FC0_0000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Signs(BlockCodec):
-    """Blocks of signs, with the members that a Packer and an Unpacker need: no magnitudes and no differences."""
+    """Sign-only blocks (no magnitudes, no differences), with the interface that Packer and Unpacker expect."""
 
     block = 32
     exponent_bits = 8
@@ -97,7 +97,7 @@ class Encoder(wiring.Component):
 
 
 class Decoder(wiring.Component):
-    """Decode packets of words with an Unpacker, placing signs above its exponents.
+    """Decode packets of words: each sign becomes the sign bit above the exponent that an Unpacker provides.
 
     ``i.ready`` depends combinationally on ``o.ready``.
 

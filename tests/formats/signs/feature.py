@@ -8,7 +8,7 @@ __all__ = ["FEATURE", "SignsFeature"]
 
 
 class SignsFeature(Feature):
-    """Sends elements as signs."""
+    """Feature for sending elements as signs."""
 
     requires = ("mx",)
 

@@ -1,4 +1,4 @@
-"""Golden model of signs under a shared power of two: packets of elements, and their words."""
+"""Golden model of signs under a shared power of two: conversion between packets of elements and words."""
 
 import dataclasses
 
@@ -38,7 +38,7 @@ class Signs:
         return np.pad(packed, (0, -len(packed) % 4)).view("<u4").astype(np.uint32)
 
     def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
-        """Return the elements of a packet of words: ``count``, or whole blocks."""
+        """Return the first ``count`` elements of a packet of words, by default all elements of its blocks."""
         fields = np.unpackbits(np.asarray(words, "<u4").view(np.uint8), bitorder="little")
         blocks = fields[:len(fields) // _BITS * _BITS].reshape(-1, _BITS).astype(np.uint32)
         exponents = (blocks[:, :8] << np.arange(8, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)[:, np.newaxis]

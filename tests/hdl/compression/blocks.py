@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Block codecs by name, and checks of their units, for tests of all formats with a shared exponent."""
+"""Block codecs by name, and checks of their units, used by the tests of all shared-exponent formats."""
 
 import dataclasses
 import functools
@@ -39,12 +39,12 @@ PARAMETERS = {
     "MX9 stochastic": {"mantissa_bits": 7, **STOCHASTIC},
     "single stochastic": {"block": 32, "subset": 1, "mantissa_bits": 1, **STOCHASTIC},
 }
-#: Tensor scales of NVFP4: at both ends of the range and in between.
+#: Tensor scales of NVFP4, at both ends of the range and in between.
 TENSOR_SCALES = {"NVFP4": 1.0, "NVFP4 small": 2.0 ** -8, "NVFP4 least": 2.0 ** -115, "NVFP4 most": 2.0 ** 116}
 
 
 def codec(name, mirror=False):
-    """The codec with a name, as gateware or as the model."""
+    """The codec with the given name, as gateware or as the golden model."""
     roundings = block_format.Rounding if mirror else Rounding
     stochastic = {**STOCHASTIC, "rounding": roundings.STOCHASTIC}
     if name in PARAMETERS:
@@ -67,7 +67,7 @@ def build(kind, name, lanes, format=FP32):
 
 
 def _elements(generator, count):
-    """Numbers of all kinds: any bits, and runs of similar exponents, at both ends and in the middle."""
+    """Random bit patterns, and runs of similar exponents at both ends and in the middle of the range."""
     bits = generator.integers(0, 1 << 32, count, dtype=np.uint32)
     runs = np.arange(count) // int(generator.integers(1, 40))
     center = generator.choice([0, 1, 5, 15, 30, 120, 127, 133, 240, 254], runs[-1] + 1)[runs]
@@ -94,7 +94,7 @@ def as_beats(rows, keep, last, format=FP32):
 
 
 def _reference(name, packets):
-    """Words of packets from the model. Its random bits continue from packet to packet."""
+    """Encode packets with the model. Its sequence of random bits continues from packet to packet."""
     golden = codec(name, mirror=True)
     random = golden.random()
     return [golden.encode(packet, random=random) for packet in packets]
@@ -104,7 +104,7 @@ def _reference(name, packets):
 
 
 def _coded_beats(golden, packets, streams, lanes, words):
-    """Beats of words that an encoder outputs for packets, and the bits to compare."""
+    """Expected beats of words for packets of elements, and a mask of the bits to compare."""
     counts = [-(-len(packet) // golden.block) for packet in packets]
     parts = [(stream[begin:end], ends) for stream, beats in zip(
         streams, block_cycles.join(golden, counts, lanes), strict=True) for begin, end, ends in beats if end > begin]
@@ -115,7 +115,7 @@ def _coded_beats(golden, packets, streams, lanes, words):
 
 
 def _drive(generator, kind, name, lanes, format=FP32, noise=False, total=None):
-    """Packets of an encoder, and for a decoder their words or, with ``noise``, any words."""
+    """Packets for an encoder; or, for a decoder, the encoded words or (with ``noise``) random words."""
     golden, words = codec(name, mirror=True), BENCH.make(kind, name, lanes, format).words
     encodes = kind is Encoder
     packets = _packets(generator, total or 2_500 * lanes // (1 + encodes), golden.block)
@@ -165,7 +165,7 @@ def cocotb_test(name, lanes):
 
 
 def _run(kind, name, lanes, rows, cycles):
-    """Output packets of a unit without stalls, the incomplete rest, the cycles of its beats, and its trace."""
+    """Run a unit without stalls; return its packets, the incomplete last one, the cycles of beats, and the trace."""
     unit, component = BENCH.unit(kind, name, lanes), BENCH.make(kind, name, lanes)
     unit.reset()
     trace = unit.lockstep(sources={"i": Feed(rows)}, sinks={"o": True}, cycles=cycles + component.latency + 5)
@@ -181,7 +181,7 @@ def _encode(name, lanes, packets):
     words = _reference(name, packets)
     assert list(map(len, words)) == [golden.words(len(packet)) for packet in packets]
     assert list(map(np.ndarray.tolist, whole)) == list(map(np.ndarray.tolist, words))
-    # The last beat belongs to the last block, so nothing was held up before it.
+    # The last beat belongs to the last block, so no earlier beat was delayed.
     assert when[-1] == count - 1 + BENCH.make(Encoder, name, lanes).latency + steps - 1
 
 
@@ -195,7 +195,7 @@ def _decode(name, lanes, packets, wanted):
 
 
 def every_fraction(name, lanes):
-    """All upper halves of binary32 with similar exponents in a block are coded right, for every shift amount."""
+    """All upper halves of binary32 numbers are encoded correctly, with every shift amount."""
     golden = codec(name, mirror=True)
     halves = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
     halves = halves[(halves >> 23 & 255) >= 100]
@@ -206,7 +206,7 @@ def every_fraction(name, lanes):
 
 
 def every_code(name, lanes):
-    """Every code with every exponent and every difference is decoded correctly."""
+    """Every code is decoded correctly, with every exponent and every difference."""
     golden = codec(name, mirror=True)
     codes = np.tile(np.arange(1 << golden.code_bits), 32)[:max(1 << golden.code_bits, golden.block)]
     exponents = np.arange(1 << golden.exponent_bits)
@@ -219,7 +219,7 @@ def every_code(name, lanes):
 
 
 def special_blocks(name, special, lanes):
-    """Blocks of zeros, subnormals, infinities or NaNs are right on their own, between others, and mixed with ones."""
+    """Zeros, subnormals, infinities and NaNs are coded correctly, in blocks of their own and mixed with ones."""
     golden = codec(name, mirror=True)
     normal = np.float32(1.5).view(np.uint32)
     block = np.full(golden.block, special, np.uint32)
@@ -237,12 +237,12 @@ def _whole_blocks(golden):
 
 
 def encoder_throughput(name, lanes):
-    """There is a beat in every cycle, across blocks and packets, and the number of words of the formula."""
+    """A beat passes in every cycle, across blocks and packets, and the number of words matches the formula."""
     _encode(name, lanes, _whole_blocks(codec(name, mirror=True)))
 
 
 def partial_blocks(name, lanes):
-    """A packet with a partial last block takes the cycles of whole blocks."""
+    """A packet with a partial last block takes as many cycles as one of whole blocks."""
     _encode(name, lanes, [_elements(np.random.default_rng(count), count)
                           for count in range(1, 2 * codec(name, mirror=True).block + 2)])
 

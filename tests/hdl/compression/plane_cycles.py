@@ -1,4 +1,4 @@
-"""Golden models of the cycles of packers and unpackers of planes, which codecs with tables share."""
+"""Cycle models of the packers and unpackers of planes, which are shared by codecs with tables."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True)
 class Trace(stream.Trace):
-    """Handshakes of a codec, cycle by cycle; arrays of inputs that the codec lacks are empty."""
+    """Handshakes of a codec, cycle by cycle; arrays for inputs that the codec does not have are empty."""
 
     scan_valid: Flags
     scan_ready: Flags
@@ -27,15 +27,15 @@ class Packer:
         self.output = stream.Output(ready)
         self.size = 4 * words
         self._place = 0
-        self._left = 0  # when the previous chunk leaves the input register
-        self._packed = -1  # when all of it has been packed
+        self._left = 0  # cycle when the previous chunk leaves the input register
+        self._packed = -1  # cycle when that chunk has been packed completely
 
     def free(self, cycle: int) -> int:
-        """First cycle, at or after the given one, when a chunk would be accepted."""
+        """First cycle, not before the given one, in which a chunk would be accepted."""
         return max(cycle, self._left)
 
     def take(self, cycle: int, count: int, *, align: bool = False, last: bool = False) -> int:
-        """Cycle when a chunk is accepted that is offered from the given cycle on."""
+        """Offer a chunk from the given cycle on, and return the cycle in which it is accepted."""
         taken = self.free(cycle)
         self._left = max(taken, self._packed) + 1
         total = self._place + count
@@ -57,8 +57,8 @@ class Unpacker:
         self.feed = stream.Feed(count, willing)
         self._size = 4 * words
         self._place = 0
-        self._front = self.feed.accept(0) + 1  # when the front beat moved there
-        self._back = self.feed.accept(self._front)  # when the next beat is accepted
+        self._front = self.feed.accept(0) + 1  # cycle when the current beat became the front beat
+        self._back = self.feed.accept(self._front)  # cycle when the next beat is accepted
 
     def shown(self, count: int) -> int:
         """First cycle when the next ``count`` bytes are shown."""
@@ -101,7 +101,7 @@ class Registers:
         return self._left[0]
 
     def beat(self, opened: int, leave: Callable[[int], int], *, real: bool) -> None:
-        """The next beat, or a beat of zeros after the last; ``leave`` gives its cycle at the last register."""
+        """Advance by a beat, or by zeros after the last; ``leave`` returns its cycle at the last register."""
         cycle = self._left[0] + 1
         if real:
             cycle = self._feed.accept(max(self._left[0], opened)) + 1
@@ -113,14 +113,14 @@ class Registers:
 
 
 class Eights:
-    """Planes of eight codes on their way to the packer, in one or several chunks."""
+    """Planes of eight codes, which move to the packer in one or several chunks."""
 
     def __init__(self, packer: Packer) -> None:
         self._packer = packer
-        self._taken = 0  # when the last of several chunks was accepted
+        self._taken = 0  # cycle when the last chunk of the previous codes was accepted
 
     def give(self, cycle: int, opened: int, sizes: Sequence[int], *, held: bool, last: bool) -> tuple[int, int]:
-        """Cycle when the codes leave their register, ``cycle`` or later, and the cycle of their last chunk."""
+        """Cycles when the codes leave their register, not before ``cycle``, and of their last chunk."""
         if not held:
             taken = self._packer.take(max(cycle, opened), sizes[0], last=last)
             return taken, taken
@@ -133,16 +133,16 @@ class Eights:
 
 
 class Decoding:
-    """A decoder of valid packets: it consumes bytes of tables, and looks codes up."""
+    """Decoder of valid packets, which consumes the bytes of tables and looks up codes."""
 
     def __init__(self, words: int, packets: Sequence[npt.ArrayLike], willing: npt.ArrayLike,
                  ready: npt.ArrayLike) -> None:
         self._size = 4 * words
         self._unpacker = Unpacker(words, sum(-(-len(np.asarray(packet)) // words) for packet in packets), willing)
         self._output = stream.Output(ready)
-        self._free = 0  # when bytes may be consumed
-        self._looked = 0  # when the last beat of codes was accepted for its look-up
-        self._loaded = 0  # when it was output
+        self._free = 0  # cycle when bytes may be consumed
+        self._looked = 0  # cycle when the last beat of codes was accepted for its look-up
+        self._loaded = 0  # cycle when that beat was output
 
     def take(self, count: int, *, align: bool = False) -> None:
         """Consume bytes of a table."""
@@ -151,7 +151,7 @@ class Decoding:
         self._free = cycle + 1
 
     def codes(self, count: int, width: int, lanes: int, *, tabled: bool = True) -> None:
-        """Consume the bytes of codes, the rest of a packet; a table waits until they are looked up."""
+        """Consume the bytes of a packet's codes; the next table waits until the codes have been looked up."""
         eights = count // width
         for eight in range(eights):
             sizes = chunks(width, self._size)

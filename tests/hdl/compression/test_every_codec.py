@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Units of every codec in the registry against the golden model, under random stalls: tests/hdl/compression/units.py.
+"""Units of every registered codec, compared with the golden model under stalls: tests/hdl/compression/units.py.
 
 A format is covered here as soon as it is registered: docs/compression/adding-a-format.md.
 """
@@ -31,6 +31,6 @@ def test_adder(name):
 
 
 def test_coded_sums():
-    """A codec with gradients that are added in coded form has an adder here."""
+    """Every codec with gradients that are added in coded form has an adder in :data:`CODED_SUMS`."""
     assert set(units.CODED_SUMS) == {name for name, codec in CODECS.items() if codec.sums_coded}
     assert all((codec.encoder is None) is (name in units.CODED_SUMS) for name, codec in CODECS.items())

@@ -44,7 +44,7 @@ def lengths(generator):
 
 
 def packets(trace, name, lanes):
-    """The packets of an output of beats."""
+    """Packets in the beats of an output."""
     whole, rest, _ = taken_packets(trace, lanes, name=name)
     assert not len(rest)
     return [packet.tolist() for packet in whole]
@@ -65,7 +65,7 @@ class TestPacketAdder:
     @pytest.mark.parametrize("lanes", [1, 4, 8])
     @pytest.mark.parametrize("sink", STALLS)
     def test_sums(self, lanes, sink):
-        """The rest of a longer packet is cut off, even whole blocks."""
+        """If the second packet is longer, its excess elements are dropped, even whole blocks."""
         for number, kinds in enumerate([("none", "none"), ("geometric", "none"), ("freeze", "geometric")]):
             seed = 10 + number
             generator = np.random.default_rng(seed)
@@ -118,7 +118,7 @@ class TestPacketAdder:
 
 
 def errors(codec, vector):
-    """Coding errors of a packet."""
+    """Errors of a packet's elements due to coding."""
     decoded = codec.decode(codec.encode(vector), len(vector))
     lost = floating.add(vector, decoded ^ 0x8000_0000)
     return np.where(np.isfinite(lost.view(np.float32)), lost, 0)
@@ -165,7 +165,7 @@ class TestFeedbackEncoder:
 
     @pytest.mark.parametrize(("name", "lanes"), CASES)
     def test_rate(self, name, lanes):
-        """One beat or one word per cycle, whichever takes longer in total."""
+        """A packet takes one cycle per beat or one cycle per word, whichever is more in total."""
         codec = GRADIENT_CODECS[name]
         count = 8
         vectors = [elements(np.random.default_rng(seed), 256) for seed in range(count)]
@@ -184,7 +184,7 @@ class TestFeedbackEncoder:
         ("bf16", 4, 0), ("mx9", 1, 1), ("mx9", 4, 0), ("mx9", 8, 0), ("mx4", 4, 1), ("mxfp8_e4m3", 8, 0),
         ("mxfp4_e2m1", 1, 5), ("nvfp4", 4, 1)])
     def test_latency(self, name, lanes, more):
-        """The latency from the last beat of a block to its first word, which needs ``more`` extra beats, is exact."""
+        """The latency from a block's last beat to its first word is exact; filling a word may take ``more`` beats."""
         codec = gateware.GRADIENT_CODECS[name]
         beats = max(codec.block // lanes, 1)
         unit = encoder(name, lanes)

@@ -21,13 +21,13 @@ from tests.hdl.compression import packets, plane_cycles
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.refusals import refuses
 
-#: Lanes and maximum bits of a code: groups of eight in one chunk and in several, and every number of words.
+#: Lanes and maximum code widths: they cover groups of eight in one and several chunks, and all word counts.
 CASES = [(1, 3), (2, 9), (4, 17), (8, 6), (8, 16)]
 cases = pytest.mark.parametrize(("lanes", "width"), CASES)
 
 
 class _Pack(wiring.Component):
-    """Codes to words."""
+    """Conversion of codes to words."""
 
     def __init__(self, *, lanes, width):
         self.assembler = GroupAssembler(lanes=lanes, width=width)
@@ -48,7 +48,7 @@ class _Pack(wiring.Component):
 
 
 class _Unpack(wiring.Component):
-    """Words to codes."""
+    """Conversion of words to codes."""
 
     def __init__(self, *, lanes, width):
         self.splitter = GroupSplitter(lanes=lanes, width=width)
@@ -211,7 +211,7 @@ test_offers_stand_for_all_time = offers(lambda: BytePacker(words=1), depth=2)
 @pytest.mark.parametrize("source", STALLS)
 @pytest.mark.parametrize("words", [1, 2, 4])
 def test_bytes(words, source):
-    """Exactly the bytes of a packet are output, any number at a time, sometimes up to the end of a word."""
+    """Exactly the bytes of a packet are output, in chunks of any size that may end with a word."""
     count, seed = 4_000, STALLS.index(source)
     generator = np.random.default_rng(seed)
     vectors = [generator.integers(0, 1 << 32, int(generator.integers(1, 12)), dtype=np.uint32) for _ in range(count)]
@@ -247,7 +247,7 @@ def test_bytes(words, source):
 
 @cases
 def test_cut_packets(lanes, width):
-    """A cut packet yields whole groups of eight; an end inside a group is an error; the next packet is correct."""
+    """A cut packet yields whole groups of eight; ending inside a group is an error; the next packet is correct."""
     words, size = model.word_count(lanes, width), width
     vector = np.random.default_rng(1).integers(0, 1 << width, 2 * GROUP, dtype=np.uint32)
     whole = model.pack(vector, size)

@@ -18,7 +18,7 @@ SHARED = ("code", "weights", "gradients", "exact", "sums_coded", "block", "codeb
 
 
 def shared(codec):
-    """The parameters shared by gateware and model, and the maximum words of every packet up to 300 elements."""
+    """Parameters of gateware and model, and maximum number of words for packets of up to 300 elements."""
     return {**{name: getattr(codec, name) for name in SHARED},
             "words": [codec.max_words(count) for count in range(301)]}
 
@@ -51,7 +51,7 @@ def test_codes():
 
 
 def test_directions():
-    """All codecs serve weights or gradients; those with a codebook serve no gradients, and coded sums are exact."""
+    """Every codec is for weights or gradients, codebooks are for weights only, and coded sums are exact."""
     assert set(CODES) - set(gateware.WEIGHT_CODECS) == {"zero_value"}
     assert set(CODES) - set(gateware.GRADIENT_CODECS) == {"table32", "centroid16", "centroid64"}
     assert {name for name in CODES if gateware.CODECS[name].exact} == {"raw", "zero_value"}

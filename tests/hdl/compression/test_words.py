@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Elements of every codec to the words of a link, and back: hdl/compression/words.py."""
+"""Conversion of elements to the words of a link and back, with every codec: hdl/compression/words.py."""
 
 import numpy as np
 import pytest

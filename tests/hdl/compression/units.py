@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Encoder, decoder and adder of any codec, by name, against the golden model under stalls.
+"""Encoder, decoder and adder of any codec, by name, compared with the golden model under stalls.
 
 A codec needs only its entries in both registries. A codec with gradients that are added in coded form also has its
 units in :data:`CODED_SUMS`.
@@ -55,13 +55,13 @@ def elements(generator, count):
 
 
 def packets(generator):
-    """Segments of every kind: whole, with one element, with an odd number of groups, and partial."""
+    """Segments of every kind: full, partial, with a single element, and with an odd number of groups."""
     counts = [256, 1, 31, 32, 33, 256, 2, 160, *generator.integers(1, 257, 8).tolist()]
     return [elements(generator, count) for count in counts]
 
 
 def ready(kind, name, lanes):
-    """A unit after a reset, loaded with a codebook if it has one, and its codec."""
+    """Reset a unit and load its codebook, if it has one; return the unit and its codec."""
     coder, codec = unit(kind, name, lanes), model.CODECS[name]
     coder.reset()
     size = CODECS[name].centroids
@@ -78,7 +78,7 @@ def ready(kind, name, lanes):
 
 
 def encode(name, lanes, source, sink, *, seed):
-    """Check that packets of elements have the model's words."""
+    """Check that packets of elements are encoded to the model's words."""
     vectors = packets(np.random.default_rng(seed))
     encoder, codec = ready(WordEncoder, name, lanes)
     trace = encoder.lockstep(
@@ -91,7 +91,7 @@ def encode(name, lanes, source, sink, *, seed):
 
 
 def decode(name, lanes, source, sink, *, seed):
-    """Check that packets of words have the model's elements, in whole blocks."""
+    """Check that packets of words are decoded to the model's elements, in whole blocks."""
     vectors = packets(np.random.default_rng(seed))
     decoder, codec = ready(WordDecoder, name, lanes)
     encoded = [codec.encode(packet) for packet in vectors]
@@ -126,7 +126,7 @@ def add(name, lanes, source, sink, *, seed):
 
 
 def _compare_elements(trace, lanes, expected, seed):
-    """Compare the packets of an output of beats."""
+    """Compare the packets in the beats of an output with the expected ones."""
     whole, rest, _ = taken_packets(trace, lanes)
     assert not len(rest), f"{seed=}"
     assert [packet.tolist() for packet in whole] == [packet.tolist() for packet in expected], f"{seed=}"

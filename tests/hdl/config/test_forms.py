@@ -37,7 +37,7 @@ NODES = [
 
 @pytest.mark.parametrize("node", NODES, ids=str)
 def test_round_trips(node):
-    """The dictionary survives JSON, and its options turn a node of the same kind into this node."""
+    """A configuration survives JSON, and its options, applied to a default node of its kind, restore it."""
     assert from_dict(json.loads(json.dumps(as_dict(node)))) == node
     options = as_options(node)
     assert with_options(type(node)(), options) == node
@@ -45,7 +45,7 @@ def test_round_trips(node):
 
 
 def test_dictionary():
-    """A dictionary contains the sections that are present, and the kind of a section with several kinds."""
+    """A dictionary contains all present sections, and the kind of each section that has several kinds."""
     assert as_dict(NodeConfig(link=Replay(), programs=Programs(), features=(Tenants(),))) == {
         "kind": "node", "lanes": 4, "segment": 256, "topology": {"kind": "single_ring", "max_nodes": 16},
         "memories": {"gradient": 16384, "weight": 16384, "state": 8192, "planes": 2},

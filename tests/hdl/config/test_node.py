@@ -55,7 +55,7 @@ def test_gradient_codecs():
 
 
 def test_queues_and_control_words():
-    """Two queues and links with retransmission have control words; a third queue leaves no room for them."""
+    """Control words are possible with two queues and links with retransmission, but not with a third queue."""
     moves = Programs(move_queue=True)
     nodes = [NodeConfig(), NodeConfig(programs=Programs()), NodeConfig(programs=moves),
              NodeConfig(programs=Programs(banks=2), link=Replay()), NodeConfig(programs=moves, link=Replay()),
@@ -110,4 +110,4 @@ def test_hash():
     """The hash covers the text of all sections, independent of the order of arguments."""
     assert NodeConfig().hash == NodeConfig().hash == NodeConfig(lanes=4, role=Peer(), programs=None).hash
     assert 0 <= NodeConfig().hash < 1 << 32
-    assert NodeConfig().hash == 2386177031  # hosts of this version identify nodes of other versions by it
+    assert NodeConfig().hash == 2386177031  # must never change: hosts recognise nodes by it

@@ -32,7 +32,7 @@ SECTIONS = [value for value in (*vars(config).values(), *(
 _WORDS = "a multiple of 32 between 32 and 16777216"
 _FEATURES = f"a tuple of some of {', '.join(f'{name}()' for name in section_names('features'))}"
 _WEIGHTS, _GRADIENTS = ", ".join(registry.WEIGHT_CODECS), ", ".join(registry.GRADIENT_CODECS)
-#: Invalid values of every field of every section, and the requirement that the message names.
+#: Invalid values for every field of every section, and the requirement stated in the error message.
 WRONG = [
     (NodeConfig, "lanes", 3, "1, 2, 4 or 8"), (NodeConfig, "lanes", True, "1, 2, 4 or 8"),
     (NodeConfig, "segment", 96, "32, 64, 128, 256 or 512"), (NodeConfig, "segment", 1024, "32, 64, 128, 256 or 512"),
@@ -121,7 +121,7 @@ def test_codebooks_are_not_for_gradients():
 
 @pytest.mark.parametrize("kind", SECTIONS)
 def test_sections_are_values(kind):
-    """Sections are frozen, equal if their fields are, also across processes; their text evaluates to them."""
+    """Sections are frozen, compare by their fields, even across processes, and evaluate from their text."""
     made = kind()
     assert made == kind()
     assert hash(made) == hash(kind())

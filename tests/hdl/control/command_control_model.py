@@ -1,9 +1,9 @@
-"""Cycles of the control of one queue: when commands start, time out or are dropped, and how their ends are seen.
+"""Cycle model of the control of one queue: when commands start, time out, are dropped, or are seen to end.
 
 The queue has a slot for one command, its head, which is loaded while the previous command runs. The slot is freed
-when the head starts, when its rejection is known, and when ``stop`` drops it. A command that is reloaded, since a
-setting has changed or its rejection came while another command ran, keeps its count of waiting cycles. The count is
-zero while the units that it waits for are alive.
+when the head starts, is known to be rejected, or is dropped by ``stop``. A command is reloaded if a setting has
+changed, or if it was rejected while another command ran; it keeps its count of waiting cycles. The count is zero
+while the units that it waits for are alive.
 """
 
 import dataclasses
@@ -20,9 +20,9 @@ class _Place(enum.Enum):
     EMPTY = enum.auto()
     LOADING = enum.auto()
     UNWANTED = enum.auto()
-    """It is being loaded, and was dropped meanwhile."""
+    """The head is being loaded, but has already been dropped."""
     REFUSED = enum.auto()
-    """It was refused while another command ran, and is loaded again when that command has ended."""
+    """The head was rejected while another command ran, and is loaded again when that command has ended."""
     LOADED = enum.auto()
 
 
@@ -78,10 +78,10 @@ class CommandControl:
         self._place, self._phase = _Place.EMPTY, _Phase.ALONE
         self._of_program = False
         self._waited = 0
-        self._expired = False  # in the previous cycle, the head's wait had reached the time-out
+        self._expired = False  # whether the head's wait had reached the time-out in the previous cycle
         self._running = _Running()
         self._reason = Rejection.VERDICT
-        self._missing = 0  # missing flags in the latest cycle without a rejection
+        self._missing = 0  # missing flags in the last cycle without a rejection
 
     @property
     def deliver(self) -> bool:
@@ -136,11 +136,11 @@ class CommandControl:
         }
 
     def _action(self, inputs: Inputs) -> Rejection | str:
-        """Outcome of this cycle for the head: a rejection, "start", "wait", "patience", "drop", "again" or none."""
+        """Outcome for the head in this cycle: a rejection, "start", "wait", "patience", "drop", "again" or none."""
         drop = inputs.stop and self._of_program
         missing = inputs.head["wait"] & ~inputs.flags
         if self._phase is _Phase.RUN and self._place is _Place.LOADED:
-            # The head follows immediately if it waits for nothing; all other outcomes wait for the running command.
+            # A head that waits for nothing starts immediately; all other outcomes wait for the running command.
             at_once = inputs.holds and inputs.right and not (
                 inputs.stale or inputs.link_reset or drop or inputs.head["wait"])
             return "start" if at_once and inputs.completion and inputs.queued else "drop" if drop else ""

@@ -12,7 +12,7 @@ CONFIG = NodeConfig(topology=SingleRing(max_nodes=12), memories=Memories(gradien
 
 
 def strays(command, config, position):
-    """Whether a program command waits for a missing node. ``position`` is a rank and a number of nodes."""
+    """Whether a program command waits for a node that does not exist; ``position`` is (rank, number of nodes)."""
     rank, size = position
     outside = command["unit"] >= size or command["unit"] == rank or command["unit_queue"] >= config.queues
     return command["remote"] and command["after_1"] and (outside or not config.has_signals)
@@ -87,7 +87,7 @@ def verdict(command, config, rule, packed, position=None):
         if base % (32 // elements) or base > capacity:
             return EventStatus.BAD_BASE, base
         groups, room = -(-length // 32), (capacity - base) * elements
-        if on_ring and not of_state:  # gradients and weights, whose groups may be spread
+        if on_ring and not of_state:  # gradients and weights: a stride may separate their groups
             needed, fitting = 32 * ((groups - 1) * stride + 1) if groups else 0, 32 * -(-room // (32 * stride))
         else:
             needed, fitting = -(-groups // shares) * 32 if shares > 1 else length, room * shares

@@ -28,7 +28,7 @@ from sim.streams import Monitor, Sink, Source, stalls
 CONFIG = NodeConfig(lanes=2, memories=Memories(gradient=320, weight=64, state=32, planes=2))
 PROGRAMS = CONFIG.replace(programs=Programs(depth=6))
 CAPACITIES = {0: 320, 1: 64, 2: 32, 3: 32}
-TRACE = 4  # address space of the trace, after these, in a node with programs
+TRACE = 4  # address space of the trace in a node with programs
 QUEUE_ROOM = 5
 EVENTS = 6
 
@@ -62,7 +62,7 @@ class State:
             self.lengths[self.queue] += self.words % DESCRIPTOR_WORDS == 0
 
     def run(self, bits):
-        """Accept a run, which lasts until the next command is pushed."""
+        """Accept the start of a run, which lasts until the next command is pushed."""
         self.runs.append(bits)
         self.running = bits & 0xFFFF != 0
 

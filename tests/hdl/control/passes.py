@@ -1,8 +1,8 @@
-"""Passes of the queues of a node, for models of units that compare with them."""
+"""Pass counters of a node's queues, for models of units that compare them."""
 
 
 class Passes:
-    """Numbers of the current passes of the queues, which never wrap.
+    """Numbers of the current passes of the queues, which never wrap around.
 
     Members
     -------
@@ -17,7 +17,7 @@ class Passes:
         self.stable = 0
 
     def advance(self, inputs):
-        """Advance to the next cycle, with the ports ``clear`` and ``begins`` of this one."""
+        """Advance to the next cycle, given the ports ``clear`` and ``begins`` in the current one."""
         self.stable += 1
         if inputs["clear"]:
             self.passes = [0] * self.queues

@@ -7,7 +7,7 @@ from hdl.engines import operations
 from sim.payload import to_int
 from tests.hdl.control.commands import CONFIG, random_command
 
-#: Operations of the computing queue; QUIESCE may be in any queue, and all other operations in the communicating one.
+#: Operations of the computing queue. QUIESCE may be in any queue; the communicating queue has all other operations.
 LOCAL = (Operation.MASK, Operation.SPARSIFY)
 OPERATIONS = tuple(
     dataclasses.replace(operation, queue=None if operation.code == Operation.QUIESCE else int(
@@ -16,7 +16,7 @@ OPERATIONS = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Issued:
-    """A started command of a run, and the commands of the other queue that must complete before it."""
+    """A started command of a run, and the commands in the second queue that must complete before it."""
 
     command: dict
     needs: int
@@ -32,7 +32,7 @@ def load_words(queue, commands, *, slot=0, model=0):
 
 
 def random_program(generator, queue, length, *, tag=0):
-    """Commands of one queue that pass the check and wait for nothing, with distinct tags from ``tag`` on."""
+    """Valid commands of one queue, which wait for nothing; their tags are consecutive from ``tag`` on."""
     result = []
     for index in range(length):
         operation = generator.choice([Operation.QUIESCE, LOCAL[index % 2] if queue == 0 else Operation.ALL_GATHER])

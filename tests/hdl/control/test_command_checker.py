@@ -30,7 +30,7 @@ NO_RULE = 9
 
 
 def config_of(parameters):
-    """A node with all local operations, and root_reduce if weights are raw; or without them, possibly a worker."""
+    """A node with all local operations, using root_reduce if weights are raw; or one without, maybe a worker."""
     planes, codec = parameters["planes"], parameters["weight_codec"]
     config = CONFIG.replace(memories={"planes": planes}, weights=Weights(codec=codec), masking=parameters["masking"],
                             sparsify=parameters["sparsify"])
@@ -69,9 +69,9 @@ async def finds_what_is_wrong(dut):
                               EventStatus.BAD_LENGTH, EventStatus.BAD_RANK, EventStatus.BAD_STRIDE}
     assert offered.cycles == taken.cycles
     if p["stalls"] == "none":
-        # Command and verdict are accepted in one cycle; the next command follows in the next one. The check of the
-        # state memory takes 8 cycles, like any check with a stride, and the check of an unused memory takes 1. If the
-        # rule is rejected, the slowest commands use one memory.
+        # A command is accepted in the same cycle as its verdict; the next command follows in the next cycle. The
+        # check of the state memory takes 8 cycles, like any check with a stride, and the check of an unused memory
+        # takes 1. If the rule is rejected, the slowest checks are of commands that use one memory.
         slowest = max(b - a for a, b in zip(taken.cycles, taken.cycles[1:], strict=False))
         saved = 7 + 7 if refused else 7 if rule == Rule.SGD and not config.weights.has_master else 0
         assert slowest == p["latency"] + 1 - saved

@@ -52,8 +52,8 @@ class Control(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.unit = unit = CommandControl()
-        loading = Signal()  # whether a command was granted and has no verdict yet
-        there = Signal()  # whether the head has passed and not yet left
+        loading = Signal()  # whether a granted command has no verdict yet
+        there = Signal()  # whether the head has passed its check, but has not yet left
         run = Signal()  # whether a command runs: its event has not been accepted
         of_program = Signal()  # whether the running command belongs to the program
         counted = Signal()  # whether its end has been counted
@@ -100,7 +100,7 @@ class Control(wiring.Component):
             Assume(~self.queued | offered | unit.rejected),
             Assume(~waits | self.holds),
             Assume(~(offered & counted) | (self.good == was_good)),
-            # No command starts before its dependencies hold, while another one runs, or without having passed.
+            # No command starts before its dependencies hold, while another one runs, or without passing its check.
             Assert(~unit.start.valid | self.holds),
             Assert(~unit.start.valid | ~run),
             Assert(~unit.start.valid | there),
@@ -135,7 +135,7 @@ def test_control_of_a_queue():
 class Surroundings:
     """Loader, engine, event queue and settings around a control, all acting at random times."""
 
-    _sets = (0, 1, 1 << 15, 1 | 1 << 15)  # sets of flags
+    _sets = (0, 1, 1 << 15, 1 | 1 << 15)  # possible sets of flags
 
     def __init__(self, seed, busy):
         self._random = random.Random(seed)
@@ -216,7 +216,7 @@ class Surroundings:
 
     @property
     def _offers(self):
-        """Whether the event of the running command may come."""
+        """Whether the running command may offer its event."""
         return bool(self.model.outputs(self._inputs)["running"]) if self._inputs is not None else False
 
 

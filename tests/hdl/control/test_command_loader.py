@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The loader of commands, compared with a model: the order of queues, each word, each verdict, and its latency."""
+"""The loader of commands, compared with a model: the order of queues, words, verdicts and latency."""
 
 import random
 
@@ -50,7 +50,7 @@ async def loads_in_turn(dut):
     memory = {"pushed": [None] * QUEUES, "program": [None] * QUEUES}
 
     async def read():
-        """Both memories' words for the previous cycle's address."""
+        """Words of both memories at the address of the previous cycle."""
         while True:
             await FallingEdge(dut.clk)
             queue, word = int(dut.serving.value), int(dut.word.value)

@@ -27,7 +27,7 @@ from tests.refusals import refused_values
 
 
 def descriptors(commands):
-    """Words of commands."""
+    """Words of the given commands."""
     return [{"data": to_int(command_layout(), command) >> 32 * n & 0xFFFFFFFF, "first": n == 0,
              "last": n == DESCRIPTOR_WORDS - 1} for command in commands for n in range(DESCRIPTOR_WORDS)]
 
@@ -70,7 +70,7 @@ class Engine:
 
 
 async def watch_flags(dut, start_monitor, end_monitor):
-    """Check the flags in every cycle against the handshakes, and that a command starts only with its flags."""
+    """Check the flags against the handshakes in every cycle, and that no command starts before its flags are set."""
     flags = 0
     starts = ends = 0
     signal = 0
@@ -93,7 +93,7 @@ async def watch_flags(dut, start_monitor, end_monitor):
 
 
 async def watch_level(dut):
-    """Check that no event is counted without an offer, except in the cycles when it passes the queue."""
+    """Check that no event is counted without an offer, except while it passes through the queue."""
     quiet = 0
     while True:
         await FallingEdge(dut.clk)
@@ -138,7 +138,7 @@ async def runs_what_may_run(dut):
             dut.set_flags.value = 1 << setter.randrange(16) if setter.random() < 0.5 else 0
             await cycles(dut, 1)
             if setter.random() < 0.03:
-                # Long enough for a command to consume flags while they are being set.
+                # Time for a command to consume flags while they are being set.
                 dut.set_flags.value = setter.getrandbits(16) & setter.getrandbits(16)
                 await cycles(dut, 60)
             dut.set_flags.value = 0
@@ -187,7 +187,7 @@ async def holds_what_there_is_no_room_for(dut):
     cocotb.start_soon(source.send(descriptors(commands)))
     await cycles(dut, 300 * depth)
     assert started.cycles[0] == taken.cycles[DESCRIPTOR_WORDS - 1] + CommandQueue.latency
-    # Commands fill the event queue, the engine's event, and the command queue.
+    # Enough commands to fill the event queue, the engine's pending event, and the command queue.
     assert int(dut.full.value) == 1
     assert int(dut.completions__0__valid.value) == 1
     assert int(dut.queue_status.value) == 1 | depth << 2 | depth << 10

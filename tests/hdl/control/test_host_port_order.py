@@ -24,14 +24,14 @@ CONFIG = NodeConfig(
     memories=Memories(gradient=160, weight=64, state=32, planes=1), programs=Programs(depth=4, banks=2),
     features=(Tenants(),))
 
-#: States after the last request to the node, except the words of an answer.
+#: States that follow the last request to the node, without the states that send an answer's words.
 ANSWER = "Drain", "Header", "Status", "Payload"
-#: States after the comparison of the address with the room, by their request to the node.
+#: States that follow the comparison of address and room, by the request that they make to the node.
 MEMORY = {"Read-Memory": Opcode.READ_MEMORY, "Write-Memory": Opcode.WRITE_MEMORY, "Write-Words": Opcode.WRITE_MEMORY}
 #: Requests with an address.
 PLACED = (Opcode.READ_REGISTER, Opcode.WRITE_REGISTER, Opcode.READ_MEMORY, Opcode.WRITE_MEMORY, Opcode.POP_EVENT,
           Opcode.LOAD_PROGRAM, Opcode.RUN, Opcode.EDIT)
-#: Other states that serve a request, by its possible opcodes.
+#: All other states that serve a request, by the opcodes that the request may have.
 OTHERS = {"Ping": [Opcode.PING], "Write-Registers": [Opcode.WRITE_REGISTER], "Event": [Opcode.POP_EVENT],
           "Descriptor": [Opcode.PUSH_COMMAND],
           "Load-Header": [Opcode.LOAD_PROGRAM], "Load-Words": [Opcode.LOAD_PROGRAM], "Run": [Opcode.RUN, Opcode.EDIT],
@@ -87,13 +87,13 @@ class Order(wiring.Component):
             with m.Switch(index):
                 with m.Case(0):
                     m.d.sync += [who.eq(Mux(word.payload.data < MAX_TENANTS, word.payload.data, MAX_TENANTS)),
-                                 head.eq(word.payload.data), base.eq(0)]  # the only word of a packet is a header, too
+                                 head.eq(word.payload.data), base.eq(0)]  # the only word of a packet is its header
                 with m.Case(1):
                     m.d.sync += head.eq(word.payload.data)
                 with m.Case(2):
                     m.d.sync += base.eq(word.payload.data)
         opcode, count = head[24:], head[:16]
-        stands, asked = Signal(), Signal()  # a request is being served; a register was requested
+        stands, asked = Signal(), Signal()  # whether a request is being served; whether a register was requested
         now = Cat(self.running, self.found.as_value())
         before = Signal.like(now)
         m.d.comb += stands.eq(~state("Tenant") & ~state("Opcode") & (who != 0))
@@ -179,7 +179,7 @@ class Order(wiring.Component):
 
 @pytest.fixture
 def small_echo(monkeypatch):
-    """A node with a PING of few words, since solvers store memories as registers."""
+    """A node with a small PING buffer, since solvers treat memories as registers."""
     monkeypatch.setattr(host_port, "PING_WORDS", 2)
 
 

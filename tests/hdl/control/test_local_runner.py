@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The runner of local commands, with this test as datapath, compared with a model in every cycle."""
+"""The runner of local commands, compared with a model in every cycle; the test plays the role of the datapath."""
 
 import random
 

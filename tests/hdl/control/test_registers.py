@@ -146,7 +146,7 @@ async def behaves_as_the_table_says(dut):
                 **dict.fromkeys(STATUSES, 0)}
         for port in ["queue_status", *statuses]:
             getattr(dut, port).value = 0
-        # At the first edge after reset all inputs are zero, in the model too.
+        # At the first edge after reset all inputs are zero, also in the model.
         await edge
         model.step(zero, {entry.name: 0 for entry in COUNTERS})
         request = None
@@ -189,13 +189,13 @@ async def behaves_as_the_table_says(dut):
                 assert request is not None, where
                 assert cycle - asked <= RegisterFile.latency, where
                 if asked == p["initialisation"]:
-                    # A request that has waited for all first visits waits for no further visit of a counter.
+                    # After the first visits to all counters, a waiting request need not wait for another visit.
                     assert cycle - asked <= RegisterFile.latency - 4, where
                 entry = REGISTERS[address] if address < len(REGISTERS) else None
                 assert int(dut.bus__writable.value) == int(entry is not None and (
                     entry.access.writable or (model.restorable and entry.access is Access.RESTORED))), where
                 if write:
-                    # Port and ``done`` change together.
+                    # The port and ``done`` change in the same cycle.
                     model.write(address, write_data)
                     if model.clear:
                         ready = cycle + p["clearing"]
@@ -239,7 +239,7 @@ def test_registers_of_tenants():
     addresses = np.array([entry.address for entry in TENANT_REGISTERS])
 
     def access(values=None):
-        """Write values to all registers, or read all; return the values read, and the final values on ports."""
+        """Write values to all registers, or read them all; return the values read, and the final values on ports."""
         inputs = {"bus__request": np.ones(turn * len(names)), "bus__address": np.repeat(addresses, turn)}
         if values is not None:
             inputs |= {"bus__write": np.ones(turn * len(names)), "bus__write_data": np.repeat(values, turn)}

@@ -18,7 +18,7 @@ from tests.refusals import refused_values
 
 
 def event_of(inputs):
-    """Event of the first queue with a rejection, or None."""
+    """Event of the first queue that has a rejection, or None."""
     for queue, rejection in enumerate(inputs["given"]):
         if rejection["rejected"]:
             status, detail = {
@@ -54,7 +54,7 @@ class Model:
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def reports_all(dut):
-    """All kinds of rejections are reported, of one queue or both at the same time, with and without queue room."""
+    """All kinds of rejections are reported, of one queue or both simultaneously, with and without room for events."""
     generator = random.Random(regression.parameters()["seed"])
     await start(dut)
     model, seen = Model(), set()

@@ -24,8 +24,8 @@ class Model(Passes):
 
     def __init__(self, queues):
         super().__init__(queues)
-        self.told = [[None] * queues for _ in range(NODES)]  # from SIGNALs; None if the run has not begun there
-        self.held = [0] * queues  # cycles since a head's dependencies became met, or unmet
+        self.told = [[None] * queues for _ in range(NODES)]  # from SIGNALs; None before the run has begun there
+        self.held = [0] * queues  # cycles since a head's dependencies last became met or unmet
         self.sizes, self.pairs, self.before = [3] * queues, None, None
 
     def missing(self, queue):
@@ -38,7 +38,7 @@ class Model(Passes):
                 or told < number * self.sizes[pair["queue"]] + pair["after"])
 
     def outputs(self, inputs):
-        """A change is visible after the latency at the latest, and never before it happens."""
+        """A change is visible no later than the latency allows, and never before it happens."""
         settling, latency = self.queues + 2, self.queues + 1
         if self.stable < settling + 1 or min(self.held) <= latency:
             return {}
@@ -54,7 +54,7 @@ class Model(Passes):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def compares(dut):
-    """Heads of queues wait for all nodes, as the nodes' counts grow."""
+    """Heads of queues wait for every node, while the nodes' counts increase."""
     p = regression.parameters()
     queues, generator = p["queues"], random.Random(p["seed"])
     prefix = "remote" if queues == 2 else "remote_3"

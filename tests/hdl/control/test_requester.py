@@ -34,7 +34,7 @@ def test_capacities():
 
 
 def test_rights():
-    """Every opcode from every tenant number is judged right, whichever tenant is executed."""
+    """Every opcode from every tenant is permitted or denied correctly, whichever tenant is executed."""
     unit = Unit(Requester(config=CONFIG))
     generator = np.random.default_rng(1)
     for who in (0, 1, 2, 3, 4, 1 << 16, (1 << 32) - 1):
@@ -46,7 +46,7 @@ def test_rights():
         offset = generator.integers(0, 1 << 32, count)
         address = generator.integers(0, len(REGISTERS) + len(TENANT_REGISTERS), count)
         address[::7] = register("CONTROL").address
-        end = (EVENT_WORDS - PATIENCE + 1) % 65536  # remaining cycles, one before a tenant's longest wait ends
+        end = (EVENT_WORDS - PATIENCE + 1) % 65536  # remaining cycles when a tenant's longest wait has one cycle left
         left = end + generator.integers(-1, 2, count)
         base, size = generator.integers(0, 1 << 19, count), generator.integers(0, 1 << 19, count)
         trace = unit.run({"word": np.zeros(count, np.uint32), "opcode": opcode, "running": running, "busy": busy,
@@ -61,7 +61,7 @@ def test_rights():
         bounded = is_tenant & (memory | registers)
         assert (trace["bounded"] == bounded).all()
         room = GROUP * size
-        if not is_tenant:  # the tenant reads the trace, which is not a window
+        if not is_tenant:  # the tenant reads the trace, which is in no window
             room[offset >> 28 == CONFIG.memory_map["trace"].number] = CONFIG.memory_map["trace"].words
         assert (trace["room"][memory] == room[memory]).all()
         assert (trace["room"][registers] == len(REGISTERS) + (0 if is_tenant else len(TENANT_REGISTERS))).all()
@@ -71,14 +71,14 @@ def test_rights():
         late = address >= len(REGISTERS)
         named = np.isin(address, [register(name).address for name in PRIVILEGED])
         may = np.logical_not(late | named if is_tenant else late & (busy == 1))
-        # A two-cycle request in every third row: the result of its first cycle holds in the two cycles after it.
+        # Every third row starts a two-cycle request; the result of its first cycle holds for two cycles.
         assert (trace["permits"] == np.where(np.arange(count) % 3, np.repeat(may[::3], 3)[:count], 0)).all(), who
         assert (trace["over"] == (is_tenant & (np.append(0, left[:-1]) == end))).all()
         assert (trace["reason"] == (Status.FOREIGN_TENANT if is_tenant else Status.BUSY)).all()
 
 
 def test_a_server_is_the_model_owners():
-    """On a server, a tenant may only PING, even the executed one."""
+    """On a server, any tenant, even the executed one, may only send PING."""
     dut, foreign = Requester(config=SERVER), {}
 
     async def ask(ctx):
@@ -104,8 +104,8 @@ def test_nobody_asks_before_the_first_word():
 
 
 class Bounded(wiring.Component):
-    """Specification: an address and a count that pass the port's comparison with the room are in the window of the
-    requesting tenant, for any address, count and window in a memory."""
+    """Specification: a range that passes the port's comparison with the room is inside the window of the requesting
+    tenant, for any address, count and window in a memory."""
 
     def __init__(self):
         members = Requester(config=CONFIG).signature.members.items()
@@ -118,7 +118,7 @@ class Bounded(wiring.Component):
         m.d.comb += [getattr(unit, name).eq(getattr(self, name))
                      for name in self.signature.members if name != "count"]
         first, asked = self.place[:28], Signal(32)
-        stands, window = Signal(), Signal.like(self.found)  # the address is the requested one, and its window
+        stands, window = Signal(), Signal.like(self.found)  # valid address, and its window
         m.d.sync += stands.eq(self.asks | (stands & (self.place == asked)))
         with m.If(self.asks):
             m.d.sync += [asked.eq(self.place), window.eq(self.found)]
@@ -131,7 +131,7 @@ class Bounded(wiring.Component):
             Assert((unit.asked.tenant == 0) | unit.foreign | memory | (unit.asked.tenant == self.running)
                    | (self.opcode == Opcode.PING)),
         ]
-        # The address is moved as soon as it is requested, while the request compares it.
+        # The base is added in the cycle of the request, in which the address is also compared.
         trace = (unit.asked.tenant == 0) & (unit.asked.space == CONFIG.memory_map["trace"].number)
         with m.If(self.asks & memory & ~trace):
             m.d.comb += Assert(unit.room == self.found.size * GROUP)

@@ -20,7 +20,7 @@ from tests.refusals import refused_values
 
 
 class Model(Passes):
-    """Model of a scoreboard: numbers of passes and of commands, which never wrap."""
+    """Model of a scoreboard, with counts of passes and commands that never wrap around."""
 
     def __init__(self, queues):
         super().__init__(queues)
@@ -28,7 +28,7 @@ class Model(Passes):
         self.sizes, self.pairs, self.before = [3] * queues, None, None
 
     def needed(self, queue, index, other):
-        """Number of the other queue's commands that a head needs, or None if the count cannot be reached."""
+        """Number of completed commands of the other queue that a head needs; None if it cannot be reached."""
         pair = self.pairs[queue][index]
         number = self.passes[queue] - pair["lag"]
         if not pair["after"] or number < 0:
@@ -36,7 +36,7 @@ class Model(Passes):
         return number * self.sizes[other] + pair["after"] if pair["after"] <= AFTER_MAX else None
 
     def missing(self):
-        """Bit of each dependency that does not hold, for each queue."""
+        """Flags of the dependencies that do not hold, for each queue."""
         result = []
         for queue in range(self.queues):
             bits = 0
@@ -72,7 +72,7 @@ class Model(Passes):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def counts_and_compares(dut):
-    """Queues run programs continuously, in every order that the scoreboard allows."""
+    """Queues run programs continuously, in random orders that the scoreboard allows."""
     p = regression.parameters()
     queues, generator = p["queues"], random.Random(p["seed"])
     prefix = "scoreboard" if queues == 2 else "scoreboard_3"
@@ -118,7 +118,7 @@ async def counts_and_compares(dut):
 
 
 class Comparison(wiring.Component):
-    """Specification: a head that has not changed for three cycles is held exactly by its dependencies."""
+    """Specification: a head that has not changed for three cycles waits exactly until its dependencies hold."""
 
     clear: In(1)
     begins: In(2)
@@ -172,7 +172,7 @@ class Comparison(wiring.Component):
 
 
 def test_comparison():
-    """By induction: counts include all commands that have ended, and the comparison uses these counts."""
+    """By induction: counts include all commands that have ended, and are the numbers that are compared."""
     formal.prove(Comparison(), depth=5)
 
 
@@ -182,7 +182,7 @@ def test_scoreboard(queues, cycles, seed):
 
 
 def test_counts_are_never_too_far_apart():
-    """The sign of the difference is right in all passes of two queues, with programs of all lengths."""
+    """The sign of the difference of counts is correct in all passes of two queues, for all program lengths."""
     for length in (1, 2, 1000, DEPTH_MAX):
         for lead in (-LEAD_MAX, -1, 0, LEAD_MAX):
             for part in (0, length):

@@ -18,7 +18,7 @@ class Model:
 
     def __init__(self):
         self.left, self.length, self.passes, self.base, self.step_of, self.odd, self.first = 0, 1, 0, 0, 0, 0, 0
-        self.fields = {}  # fields of the run that starts
+        self.fields = {}  # fields of the run that is starting
 
     @property
     def place(self):

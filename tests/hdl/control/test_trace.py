@@ -34,7 +34,7 @@ async def records_all(dut):
     ports["started"].value = ports["ended"].value = ports["read__valid"].value = 0
     await start(dut)
     tags, new = [0] * queues, [0] * queues
-    follows = [("started", 1)] * queues  # the next step of each queue, and the cycles until then
+    follows = [("started", 1)] * queues  # next step of each queue, and the number of cycles before it
     expected = []
     for cycle in range(2500):
         pulses = {"started": 0, "ended": 0}
@@ -91,7 +91,7 @@ def test_trace(lanes, queues, seed):
 
 @pytest.mark.parametrize("begin", [0x7FFF_FFFD, 0xFFFF_FFFD])
 def test_late_times(begin):
-    """A record has all 32 bits of the time, even where the time wraps."""
+    """A record contains all 32 bits of the time, even when the time wraps around."""
     trace = Trace(queues=1, lanes=2)
     times = []
 

@@ -1,4 +1,4 @@
-"""Units of the command queue in one design, so that their tests share a simulator, and a cycle-wise comparison."""
+"""Units of the command queue in one design, for a common simulator, and their comparison with models."""
 
 from amaranth.hdl import Module
 from amaranth.lib import wiring
@@ -24,7 +24,7 @@ PUSHED_DEPTH = 3
 
 
 class Units(wiring.Component):
-    """Independent units, each with ports prefixed by its name."""
+    """Independent units in one design; the ports of each are prefixed by its name."""
 
     def __init__(self):
         self._units = {

@@ -1,11 +1,11 @@
-"""Operands that are hard for floating-point units."""
+"""Operands that are difficult for floating-point units."""
 
 import numpy as np
 
 from hdl.floating.format import FP32
 from sim.golden import conversion
 
-#: Operands per run; a few runs make millions.
+#: Operands per run; a few runs test millions.
 COUNT = 1 << 20
 
 
@@ -16,13 +16,13 @@ def corners(format):
     magnitudes = {0, 1, 2, normal - 1, normal, normal + 1, format.infinity - 1, format.infinity - 2,
                   unity - 1, unity, unity + 1, format.infinity, format.infinity + 1, format.canonical_nan,
                   format.canonical_nan + 1, format.infinity + normal - 1}
-    # Powers of two: all subnormal ones, and those near the borders of the exponent and near one.
+    # All subnormal powers of two, and powers of two near the limits of the exponent and near one.
     powers = {1 << bit for bit in range(fraction_bits)}
     near = range(-fraction_bits - 3, fraction_bits + 4)
     for center in (1, ones // 4, format.bias, 3 * ones // 4, ones - 1):
         powers |= {field << fraction_bits for field in range(max(center + near[0], 1), min(center + near[-1], ones))}
     magnitudes |= {power + step for power in powers for step in (-1, 0, 1)}
-    # Fractions with a product or sum close to half of the last bit.
+    # Fractions with products or sums close to a rounding boundary.
     magnitudes |= {unity | fraction for fraction in (normal // 2 - 1, normal // 2, normal // 2 + 1, normal - 2)}
     values = np.array(sorted(value for value in magnitudes if 0 <= value < normal << format.exponent_bits), np.uint32)
     return np.concatenate([values, values | np.uint32(1 << (format.width - 1))])
@@ -34,7 +34,7 @@ def pairs(values):
 
 
 def corner_pairs(format):
-    """Pairs of each corner case of a format with every seventh corner case."""
+    """Pairs of any corner case of a format with every seventh corner case."""
     return tuple(grid.ravel() for grid in np.meshgrid(corners(format), corners(format)[::7]))
 
 
@@ -68,7 +68,7 @@ def near_borders(format, generator, count=COUNT):
     center = generator.choice([format.bias, ones + format.bias, format.bias - format.fraction_bits], count)
     other = np.clip(center - fields + generator.integers(-reach, reach + 1, count), 0, ones)
     a, b = generator.integers(0, 1 << format.width, (2, count), dtype=np.uint32)
-    # Some fractions have few ones, so that products are exact or halfway between two numbers.
+    # Some fractions have few one bits, so that products are exact or halfway between two numbers.
     for bits in (a, b):
         bits[::3] &= generator.integers(0, 1 << format.width, len(bits[::3]), dtype=np.uint32)
         bits[::3] &= generator.integers(0, 1 << format.width, len(bits[::3]), dtype=np.uint32)
@@ -80,12 +80,12 @@ def near_borders(format, generator, count=COUNT):
 
 
 def borders(widen):
-    """Numbers of a narrower format in binary32, the exact ties between them, and the neighbours of both."""
+    """Numbers of a narrower format as binary32, the midpoints between them, and neighbours of all of these."""
     exact = np.sort(widen(np.arange(1 << 15, dtype=np.uint16)).astype(np.int64))
     exact = exact[exact <= FP32.infinity]
     with np.errstate(over="ignore"):
         values = exact.astype(np.uint32).view(np.float32).astype(np.float64)
-    # The tie beyond the largest number is as far from it as the tie below it.
+    # The midpoint above the largest number is as far from it as the midpoint below.
     values[-1] = 2 * values[-2] - values[-3]
     ties = ((values[1:] + values[:-1]) / 2).astype(np.float32).view(np.uint32)
     near = (np.concatenate([exact, ties])[:, np.newaxis] + [-1, 0, 1]).reshape(-1)
@@ -109,7 +109,7 @@ def numbers(generator, count):
     """
     fields = generator.integers(FP32.bias - 4, FP32.bias + 35, count)
     fraction = generator.integers(0, 1 << 23, count) & -1 << generator.integers(0, 24, count)
-    halves = np.clip(23 - (fields - FP32.bias) - 1, 0, 23)  # the position of the bit with the value one half
+    halves = np.clip(23 - (fields - FP32.bias) - 1, 0, 23)  # position of the bit with the value one half
     fraction[::4] = (fraction & -1 << halves | 1 << halves)[::4] & (1 << 23) - 1
     sign = generator.integers(0, 2, count)
     some = sign << 31 | fields << 23 | fraction

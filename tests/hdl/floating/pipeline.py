@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Checks of a unit without handshakes: one result per cycle, at its latency, with or without a reset."""
+"""Checks of units without handshakes: one result per cycle, at the unit's latency, with or without a reset."""
 
 import functools
 
@@ -48,7 +48,7 @@ def check(component, inputs, outputs):
 
 
 def in_turns(component, inputs, *, arithmetic=Arithmetic.GATEWARE):
-    """Results of a Verilated unit that takes operands every ``interval`` cycles, with random bits in between."""
+    """Results of a Verilated unit that accepts operands every ``interval`` cycles; other inputs are random."""
     interval, latency = component.interval, component.latency
     count = len(next(iter(inputs.values())))
     cycles = count * interval + -(-latency // interval) * interval
@@ -77,15 +77,15 @@ class Operation:
         self._make, self._golden, self._exact, self._function, self._ports = make, golden, exact, function, ports
 
     def drawn(self, pair):
-        """Operands from a pair of arrays; if there is only one operand, the arrays are concatenated."""
+        """Operands from a pair of arrays, which are concatenated if the unit has only one operand."""
         return pair if len(self._ports) == 2 else (np.concatenate(pair),)
 
     def every(self, values):
-        """All combinations of operands with these values."""
+        """All combinations of these values as operands."""
         return operands.pairs(values) if len(self._ports) == 2 else (values,)
 
     def check(self, inputs, want, **options):
-        """Check the unit's results, one in every cycle."""
+        """Check the unit's results, which appear in every cycle."""
         unit = self._make(**options)
         got = Unit(unit).run(dict(zip(self._ports, inputs, strict=True)), drain=unit.latency)["o"][unit.latency:]
         assert operands.differences(inputs[0], inputs[-1], got, want) == []
@@ -95,7 +95,7 @@ class Operation:
         self.check(inputs, want, format=FloatFormat(exponent_bits=bits[0], fraction_bits=bits[1]), **options)
 
     def _of_type(self, inputs, dtype, format):
-        """Results of an independent implementation."""
+        """Results computed with numpy's own types."""
         unsigned = f"uint{format.width}"
         with np.errstate(all="ignore"):
             result = self._function(*(bits.astype(unsigned).view(dtype) for bits in inputs))
@@ -120,7 +120,7 @@ class Operation:
         return test
 
     def sets(self, *draws, options=({},)):
-        """Test binary32 operands from each of these functions."""
+        """Test binary32 operands drawn by each of these functions."""
         @pytest.mark.parametrize("draw", draws)
         @pytest.mark.parametrize("chosen", options)
         def test(draw, chosen):
@@ -144,7 +144,7 @@ class Operation:
         return test
 
     def halves(self, *draws):
-        """Test 16-bit formats against numpy's results, with random operands or with all."""
+        """Test 16-bit formats against numpy's results, with random or all possible operands."""
         @pytest.mark.parametrize(("format", "dtype"), [(FP16, np.float16), (BF16, ml_dtypes.bfloat16)])
         @pytest.mark.parametrize("draw", draws or [None])
         def test(format, dtype, draw):
@@ -155,7 +155,7 @@ class Operation:
         return test
 
     def others(self, formats, *draws):
-        """Test other formats with random operands."""
+        """Test further formats with random operands."""
         @pytest.mark.parametrize("bits", formats)
         def test(bits):
             format = FloatFormat(exponent_bits=bits[0], fraction_bits=bits[1])
@@ -165,7 +165,7 @@ class Operation:
         return test
 
     def by_hand(self, cases):
-        """Test the golden functions and the unit with these operands and results."""
+        """Test the golden functions and the unit with these operands and their known results."""
         def test():
             *inputs, want = np.array(cases, np.uint32).T
             self.check(inputs, want)
@@ -191,7 +191,7 @@ class Operation:
         return test
 
     def in_turns(self, latencies, draw):
-        """Test that a folded unit computes the same bits, for each interval and its latency."""
+        """Test that a folded unit gives bit-identical results, for each interval and its latency."""
         @pytest.mark.parametrize(("interval", "latency"), latencies.items())
         def test(interval, latency):
             unit, inputs = self._make(interval=interval), draw(np.random.default_rng(interval))

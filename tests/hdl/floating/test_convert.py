@@ -15,8 +15,8 @@ from sim.verilated.vectors import Unit
 from tests.hdl.floating import operands, pipeline
 from tests.refusals import refuses
 
-#: Exponent and fraction bits of formats that cover every case in pairs: a wider or narrower range, with ends below,
-#: among or above the subnormal numbers.
+#: Exponent and fraction bits of formats. Their pairs cover wider and narrower ranges, with ends below, among or above
+#: the subnormal numbers.
 NARROW = [(4, 3), (5, 2), (2, 5), (2, 1), (3, 7), (5, 5), (6, 1)]
 HALVES = [(FP16, conversion.to_half, conversion.from_half, np.float16),
           (BF16, conversion.to_bfloat16, conversion.from_bfloat16, ml_dtypes.bfloat16)]
@@ -136,7 +136,7 @@ def test_narrow_pairs(source):
 
 @pytest.mark.parametrize("source", [bits_of(FP16), bits_of(FP32), (5, 20)])
 def test_other_formats(source):
-    """Conversions to targets with one fraction bit less, or a range that ends within the source's, are right."""
+    """Conversions to formats with one fraction bit less, or with a slightly smaller range, are correct."""
     generator = np.random.default_rng(1)
     format = make(*source)
     targets = [(source[0], source[1] - 1), (source[0], source[1] + 5), (source[0] + 1, source[1] - 1),

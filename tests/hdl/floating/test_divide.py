@@ -34,7 +34,7 @@ def near_quotients(generator, count=operands.COUNT):
     """Pairs with quotients around the smallest subnormal, the smallest normal and the largest number."""
     format = FP32
     a, b = operands.near_borders(format, generator, count)
-    # Mirror the exponent of the other factor around the exponent of 1.
+    # Mirror the exponent of the second factor around the exponent of 1.
     field = b >> np.uint32(format.fraction_bits) & np.uint32(format.exponent_ones)
     mirrored = np.clip(2 * format.bias - field.astype(np.int64), 0, format.exponent_ones - 1).astype(np.uint32)
     rest = np.uint32(1 << (format.width - 1) | ((1 << format.fraction_bits) - 1))
@@ -60,9 +60,9 @@ def near_halves(generator, count=operands.COUNT):
 
 
 def halves(generator, count=operands.COUNT):
-    """Pairs with quotients halfway between two subnormal numbers, or with neighbouring dividends of such pairs.
+    """Pairs with quotients halfway between two subnormal numbers, and pairs with neighbouring dividends.
 
-    The quotient is a few bits with a one below the last bit; the dividend is its product with a short divisor.
+    The quotient has few bits, with a one below the last place; the dividend is its product with a short divisor.
     """
     bits = generator.integers(2, 13, count)
     quotient = 2 * generator.integers(0, 1 << (bits - 1)) + 1
@@ -74,7 +74,7 @@ def halves(generator, count=operands.COUNT):
 
 
 def itself():
-    """Numbers and neighbouring dividends divided by the number give 1, and quotients next to 1."""
+    """Numbers divided by themselves, and their neighbours divided by them, for quotients of 1 and next to 1."""
     b = np.random.default_rng(1).integers(1, FP32.infinity - 1, operands.COUNT, dtype=np.uint32)
     return np.concatenate([b - np.uint32(1), b, b + np.uint32(1)]), np.tile(b, 3)
 

@@ -32,7 +32,7 @@ def squares():
 
 
 def near_halves(generator, count=operands.COUNT):
-    """Numbers on either side of the squared midpoint of two numbers."""
+    """Numbers on either side of the square of the midpoint between two numbers."""
     half = 2 * generator.integers(1 << 23, 1 << 24, count) + 1
     square = half * half
     odd = square >> 49
@@ -43,7 +43,7 @@ def near_halves(generator, count=operands.COUNT):
 
 
 def golden_cases():
-    """A smaller set of numbers of all kinds."""
+    """A smaller set with numbers of all kinds."""
     generator = np.random.default_rng(1)
     random = operands.uniform(FP32, generator, 1 << 12)
     return np.concatenate([squares()[::97], near_halves(generator, 1 << 12), *random]),
@@ -76,7 +76,7 @@ test_timing = BENCH.timing()
 
 @pytest.mark.parametrize("first", [0, ONE, TWO], ids=["subnormal", "odd", "even"])
 def test_every_significand(first):
-    """Roots are right for all subnormal numbers, and for all significands with an odd and with an even exponent."""
+    """Roots are correct for all subnormal numbers, and for all significands with odd and even exponents."""
     for begin in range(first, first + (1 << 23), operands.COUNT):
         a = np.arange(begin, begin + operands.COUNT, dtype=np.uint32)
         BENCH.check((a,), floating.square_root(a))

@@ -31,7 +31,7 @@ from tests.refusals import refuses
 
 #: Widths that are tested with every number.
 WIDTHS = (1, 2, 3, 5, 7, 8, 11)
-#: Bits of the shift amount, for shifts by more and by less than the width.
+#: Widths of the shift amount, for maximum shifts above and below the number's width.
 AMOUNTS = (4, 2)
 WIDTH = 7
 #: Lowest bits of a right shift that are compared.
@@ -126,7 +126,7 @@ def test_shifts(bits):
 
 
 def test_normalise():
-    """Every number except zero is shifted to the top, and the steps add up to the shift."""
+    """Every number except zero is shifted to the top bit, and the steps add up to the shift amount."""
     numbers = np.arange(1, 1 << 11)
     got = _unit(_Parts).run({"value11": numbers})
     assert (got["normal"] >> 10 == 1).all()
@@ -153,7 +153,7 @@ def test_mark():
 
 
 def test_register_and_wait():
-    """A number in every cycle comes out one or several cycles later; a reset does not interrupt it."""
+    """Numbers enter in every cycle, and leave one or several cycles later; a reset does not interrupt them."""
     generator = np.random.default_rng(1)
     a, b = generator.integers(0, 256, 100), generator.integers(0, 8, 100)
     unit = _unit(_Stages)
@@ -168,11 +168,11 @@ def test_register_and_wait():
 
 
 def _rounded(sign, exponent, significand, sticky):
-    """Golden encoding of a number, by a search for the nearest number of the format."""
+    """Golden encoding of a number, found by searching for the nearest number of the format."""
     low, high = 0, FORMAT.infinity
     encodings = np.arange(low, high + 1)
     fields, fractions = encodings >> FORMAT.fraction_bits, encodings & ((1 << FORMAT.fraction_bits) - 1)
-    # Values in quarters of the last place of subnormal numbers; infinity is treated as the next larger number.
+    # Values, in quarters of the last place of subnormal numbers; infinity counts as the number after the largest.
     hidden = np.where(fields > 0, 1 << FORMAT.fraction_bits, 0)
     values = 4 * (hidden + fractions << np.maximum(fields, 1) - 1)
     exact = (2 * significand + sticky) << exponent
@@ -183,7 +183,7 @@ def _rounded(sign, exponent, significand, sticky):
 
 
 def test_round_and_pack():
-    """Every possible number rounds to the nearest encoding, ties to even; infinities and NaNs take precedence."""
+    """Every possible number is rounded to nearest, ties to even; flags for infinities and NaNs take precedence."""
     cases = [(sign, exponent, significand, sticky, infinite, nan)
              for sign in (0, 1) for exponent in range(FORMAT.exponent_ones - 1) for significand in range(16)
              for sticky in (0, 1) for infinite in (0, 1) for nan in (0, 1)
@@ -223,7 +223,7 @@ def test_fold(interval):
 
 
 def test_substitute():
-    """If a platform provides a replacement for a unit, it is used; otherwise the unit stays."""
+    """If a platform provides a replacement for a unit, it is used; otherwise the unit itself is used."""
     class Platform:
         def get_floating_unit(self, unit):
             return replacements.get(unit)

@@ -66,14 +66,14 @@ class MagnitudeTrace:
 
 
 class _Walk:
-    """Registers of the generator: the cycle when each beat is offered, from the departure of the previous beat."""
+    """Registers of the generator: computes when a beat is offered from the departure of the previous one."""
 
     def __init__(self, jobs: Sequence[Job], lanes: int, willing: npt.ArrayLike) -> None:
         self.jobs = stream.Feed(len(jobs), willing)
         self._beats = [job.beats(lanes) for job in jobs]
         self._job = 0
         self._left = 0
-        self._free = 0  # cycle when the position accepts a job
+        self._free = 0  # cycle when the position's register accepts a job
         self._loads = [0, 0, 0, 0]  # cycles of the previous beat: bounds, comparisons, output register, and departure
 
     def offer(self) -> int:
@@ -97,7 +97,7 @@ class _Walk:
         self._loads[3] = cycle
 
     def drain(self) -> None:
-        """Accept the remaining jobs, which have no beats, after the last beat."""
+        """After the last beat, accept the remaining jobs, which have no beats."""
         while self._job < len(self._beats):
             self._free = self.jobs.accept(self._free) + 1
             self._job += 1
@@ -139,10 +139,10 @@ def trace_circuit(jobs: Sequence[Job], last: npt.ArrayLike, *, lanes: int, words
     replaced = (masks.keep & ~masks.mask).sum(axis=1)
     pairs: list[tuple[int, int]] = []
     taken = 0  # number of beats of data
-    sourced = [-1, -1]  # when the last two beats left the first skid buffer for the source
-    queued = 0  # when the last beat left the source for the second buffer
-    left = [-1, -1]  # when the last two beats left the second buffer
-    before = -1  # when the last beat of either kind, mask or data, was accepted or discarded
+    sourced = [-1, -1]  # cycles when the last two beats moved from the first skid buffer to the source
+    queued = 0  # cycle when the last beat moved from the source to the second buffer
+    left = [-1, -1]  # cycles when the last two beats left the second buffer
+    before = -1  # cycles when the last mask beat and the last data beat were accepted or discarded
     dropping = False
     for index in range(len(masks)):
         entered = max(walk.offer(), sourced[-2] + 1)

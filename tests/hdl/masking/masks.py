@@ -13,7 +13,7 @@ from sim.payload import pack, to_int
 
 INDEX_BITS = 8
 LANES = (1, 2, 4, 8, 16)
-#: Every set of kinds, the empty one first.
+#: Every set of mask kinds, the empty set first.
 COMBINATIONS = tuple(dict(zip(KINDS, enables, strict=True)) for enables in
                      itertools.product((False, True), repeat=len(KINDS)))
 #: Rows and columns, from one element to more than four beats of 16, with and without a partial last beat.
@@ -23,7 +23,7 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(model.Mask))
 
 
 def mask(generator, enables, rows, columns):
-    """Random mask of given kinds, with bounds inside a matrix or slightly beyond it."""
+    """Random mask of the given kinds, with bounds inside a matrix or slightly beyond it."""
     def index(limit):
         return int(generator.integers(0, limit + 3))
 
@@ -34,7 +34,7 @@ def mask(generator, enables, rows, columns):
 
 
 def jobs(generator, count, *, limit=12, kinds=0.3, empty=0.0):
-    """Small random jobs of all shapes and masks, some of them without elements."""
+    """Small random jobs with all shapes and masks, some without elements."""
     result = []
     for _ in range(count):
         rows, columns = (int(value) for value in generator.integers(1, limit, 2))
@@ -79,7 +79,7 @@ def job_rows(jobs, index_bits=INDEX_BITS):
 
 
 def number(flags):
-    """Convert flags of lanes to numbers."""
+    """Convert the flags of lanes to one number per beat."""
     return flags @ (1 << np.arange(flags.shape[1]))
 
 

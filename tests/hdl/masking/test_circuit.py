@@ -28,7 +28,7 @@ class _Case:
     Members
     -------
     kept : list of arrays
-        Elements that each job's mask keeps.
+        Flags of the elements that each job's mask keeps.
     beats : Beats
         Mask beats.
     """
@@ -116,7 +116,7 @@ def _make(lanes):
 
 
 def _malformed(generator, lanes):
-    """Packets, many of them shorter or longer than their jobs."""
+    """Packets of data, many of them shorter or longer than their jobs."""
     return _spoil(_case(generator, masks.jobs(generator, 80, limit=6, empty=0.1), lanes), generator).drive()
 
 
@@ -147,7 +147,7 @@ test_index_bits = refused_values(MaskCircuit, {"lanes": 4}, "index_bits", [0, 4,
 
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_kinds(lanes):
-    """Every set of kinds works with every size, with one beat in every cycle from the first job to the last."""
+    """Every set of mask kinds works with every size, at one beat per cycle from the first job to the last."""
     generator = np.random.default_rng(lanes)
     jobs = [model.Job(rows=rows, columns=columns, mask=masks.mask(generator, enables, rows, columns))
             for enables in masks.COMBINATIONS for rows, columns in masks.SIZES]
@@ -179,7 +179,7 @@ def test_malformed_lockstep(lanes, seed):
 @pytest.mark.parametrize("difference", [-9, -2, -1, 1, 2, 9])
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_one_packet_is_malformed(lanes, difference, external):
-    """An output packet ends with its job or earlier, an error is raised once, and the next packet fits its job."""
+    """An output packet ends no later than its job, an error is reported once, and the next packet is correct."""
     generator = np.random.default_rng(lanes)
     jobs = [model.Job(rows=10, columns=19, mask=model.Mask(external=external, triangle=True))] * 3
     case = _case(generator, jobs, lanes)

@@ -43,7 +43,7 @@ def run(bench, *commands, threshold=THRESHOLD, **options):
 
 @dataclasses.dataclass
 class Case:
-    """Memories, a MASK command, and its expected results."""
+    """Initial memories, a MASK command, and its expected results."""
 
     lanes: int
     jobs: list
@@ -144,7 +144,7 @@ def test_mask(lanes, seed):
     (2, ((8, 8, 3), (5, 17, 1)), 4 + 4 + 4 + 2 + 3 * 32 + 45),
     (4, ((8, 8, 3), (5, 17, 1)), 2 + 4 + 4 + 2 + 3 * 16 + 25),
     (8, ((8, 8, 3), (5, 17, 1)), 1 + 4 + 4 + 2 + 3 * 8 + 15),
-    (4, ((5, 8, 1),) * 20, 2 + 3 + 4 + 2 + 19 * 12 + 10),  # 10 memory rows per job, 12 cycles to read one
+    (4, ((5, 8, 1),) * 20, 2 + 3 + 4 + 2 + 19 * 12 + 10),  # 10 memory rows per job, but 12 cycles to read a job
     (4, ((3, 16, 1),) * 20, 2 + 2 + 5 + 2 + 20 * 12),  # 12 memory rows per job leave no gap
     (4, ((1, 1, 1),) * 5, 2 + 1 + 1 + 2 + 4 * 7 + 1),
     (4, ((32, 16, 2), (32, 16, 2)), 2 + 6 + 5 + 2 + 512),
@@ -183,7 +183,7 @@ def test_stalls(lanes, reading, pattern):
 
 
 def refused(case, number, bench=None, **options):
-    """Check that a MASK with a wrong job runs only the jobs before it, and that the next command works."""
+    """Check that a MASK with an invalid job runs only the preceding jobs, and that the next command works."""
     bench = bench or unit(case.lanes)
     case.fill(bench)
     done = sum(masks.memory_elements(job, case.lanes) for job in case.jobs[:number])
@@ -233,7 +233,7 @@ def test_elements_that_the_shape_does_not_take(lanes, change):
 @pytest.mark.parametrize(("rows", "count", "beats"), [
     (4095, 65535, 4095), (4, 16385, 1), (1, 4097, 16), (1, 32769, 2), (1, 32769, 4), (2, 32768, 1), (1, 65535, 256)])
 def test_products_that_overflow(lanes, rows, count, beats):
-    """A job is wrong even if `elements` fits its sizes modulo 2 ** 16, all the bits that this memory needs."""
+    """A job is invalid if `elements` equals the product of its sizes only modulo 2 ** 16."""
     columns = min(beats * lanes, 4095)
     elements = rows * count * -(-columns // lanes) % (1 << 16) * lanes
     case = Case(lanes, some_jobs(4, lanes, count=3), 4, wrong={
@@ -243,7 +243,7 @@ def test_products_that_overflow(lanes, rows, count, beats):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_jobs_beyond_the_length(lanes):
-    """The last job is wrong if the command's length is a memory row or an element too short for it."""
+    """The last job is invalid if the command's length is one memory row or one element too short for it."""
     case = Case(lanes, some_jobs(5, lanes, count=4), 5)
     refused(case, 3, length=case.length - lanes)
     if lanes > 1:
@@ -252,7 +252,7 @@ def test_jobs_beyond_the_length(lanes):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_the_list_runs_beyond_the_memory(lanes):
-    """A list is wrong if its length requires a job beyond the end of memory, whether it is the fifth or the first."""
+    """A list is invalid if one of its jobs, the fifth or even the first, is beyond the end of memory."""
     jobs = some_jobs(6, lanes, count=4, kinds=0)
     case = Case(lanes, jobs, 6, jobs_base=MEMORIES.weight - 32)
     refused(case, 4, length=case.length + lanes, state_base=0)
@@ -262,7 +262,7 @@ def test_the_list_runs_beyond_the_memory(lanes):
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("room", [0, 32])
 def test_words_run_beyond_the_memory(lanes, room):
-    """External words may extend to the end of memory, but one more job is wrong; generated masks use no words."""
+    """External words may extend to the end of memory, but not beyond; generated masks use no words."""
     shape = {"rows": 32, "columns": 8}
     made = model.Job(**shape, mask=model.Mask(triangle=True))
     fetched = model.Job(**shape, mask=model.Mask(external=True, band=True, width=9))
@@ -292,7 +292,7 @@ def test_reset_in_the_middle():
 
 
 def sparse_case(lanes, length, threshold, *, seed=0, gradient_base=64, weight_base=32):
-    """Memories before and after a SPARSIFY, the command, and the number of dropped elements."""
+    """Memories before and after a SPARSIFY, the command itself, and the number of dropped elements."""
     generator = np.random.default_rng(seed)
     memories = [generator.standard_normal(words).astype(np.float32).view(np.uint32)
                 for words in (MEMORIES.gradient, MEMORIES.weight)]

@@ -54,7 +54,7 @@ def _run(lanes, jobs, *, cycles, index_bits=masks.INDEX_BITS):
 
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_kinds(lanes):
-    """Every set of kinds works with every size, at one beat per cycle from first to last."""
+    """Every set of mask kinds works with every size, at one beat per cycle from first to last."""
     generator = np.random.default_rng(lanes)
     jobs = [model.Job(rows=rows, columns=columns, mask=masks.mask(generator, enables, rows, columns))
             for enables in masks.COMBINATIONS if not enables["external"] for rows, columns in masks.SIZES]
@@ -67,7 +67,7 @@ def test_kinds(lanes):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_every_bound(lanes, kind):
-    """Each kind works on its own with all bounds that make a difference in a small matrix."""
+    """Each kind of mask works on its own, with every bound that matters in a small matrix."""
     rows, columns = 3, 19
     bounds = range(columns + 2)
     if kind.startswith("triangle"):
@@ -101,5 +101,5 @@ def test_largest_matrix(lanes):
 
 
 def test_golden_fields():
-    """The model's mask has the layout's fields, in the same order."""
+    """The fields of the model's mask are those in the layout, in the same order."""
     assert [field.name for field in dataclasses.fields(model.Mask)] == [name for name, _ in mask_layout(8)]

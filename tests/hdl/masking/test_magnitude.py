@@ -51,7 +51,7 @@ def _numbers(generator, shape):
 
 
 def _beats(generator, count, lanes, more=0):
-    """Draw gradients, and errors with ``more`` extra beats, with independent framing."""
+    """Draw beats of gradients and, with ``more`` extra beats, of errors; packets end independently."""
     a, b = _numbers(generator, (count + more, lanes))
     keep = generator.random((2, count + more, lanes)) < 0.7
     last = generator.random((2, count + more)) < 0.2
@@ -59,7 +59,7 @@ def _beats(generator, count, lanes, more=0):
 
 
 def _expected(gradients, errors, threshold):
-    """Both results of all pairs, and the number of dropped elements in each; the threshold may differ per pair."""
+    """Sent and deferred elements of all pairs, and the number dropped per pair; thresholds may differ per pair."""
     threshold = np.broadcast_to(np.asarray(threshold, np.uint32), len(gradients))
     a, b = gradients.elements, errors.elements[:len(gradients)]
     kept, dropped = np.zeros((2, *a.shape), np.uint32)
@@ -84,7 +84,7 @@ test_lanes = refused_values(MagnitudeMask, {}, "lanes", [0, 3, 32, 4.0, "4", Non
 @pytest.mark.parametrize("threshold", THRESHOLDS)
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_corners(lanes, threshold):
-    """Corner cases and random pairs pass at one beat in every cycle, with a partial keep in the last beat."""
+    """Corner cases and random pairs pass at one beat per cycle, even with a partial last beat."""
     generator = np.random.default_rng(lanes)
     special = operands.corners(FP32)
     some = generator.choice(special, 128, replace=False)
@@ -114,7 +114,7 @@ COUNT = 1_200
 
 
 def _drive(generator, lanes, count=COUNT, more=0, held=False):
-    """Beats, and thresholds that change in every cycle, or a constant one."""
+    """Beats, and a threshold that is constant or changes in every cycle."""
     gradients, errors = _beats(generator, count, lanes, more=more)
     thresholds = 0x3F80_0000 if held else generator.choice(np.array(THRESHOLDS, np.uint32), COUNT)
     return Drive({"gradients": gradients.rows, "errors": errors.rows}, (gradients, errors, thresholds),
@@ -122,7 +122,7 @@ def _drive(generator, lanes, count=COUNT, more=0, held=False):
 
 
 def _model(unit, drawn, willing, ready):
-    """A pair is compared with the threshold of a later cycle."""
+    """A pair is compared with the threshold of a cycle shortly after its acceptance."""
     gradients, errors, thresholds = drawn
     trace = masking_cycles.trace_magnitude(
         len(gradients), len(errors), latency=unit.latency, depth=unit.depth, willing=willing["gradients"],
@@ -145,8 +145,8 @@ test_reset_in_a_packet = BENCH.resets([(lanes,) for lanes in masks.LANES], (1, 2
                                       count=COUNT, drive=functools.partial(_drive, count=100))
 test_cocotb = BENCH.cocotb([(2,)], cut=14, drive=functools.partial(_drive, count=60, held=True))
 
-#: Assignments of four stall patterns so that any two streams meet each pair: lines over the field of four elements,
-#: with exclusive or as addition and (0, 2, 3, 1) as the products with one element. Lane counts differ in lines.
+#: Assignments of stall patterns to four streams such that any two streams get every pair of patterns: lines over
+#: GF(4), where _DOUBLED multiplies by 2; the lines depend on the lane count.
 _DOUBLED = (0, 2, 3, 1)
 _PATTERNS = [(lanes, (a, b, a ^ _DOUBLED[b] ^ shift % 4, a ^ b ^ _DOUBLED[b] ^ (shift + shift // 4) % 4))
              for shift, lanes in enumerate(masks.LANES) for a in range(4) for b in range(4)]

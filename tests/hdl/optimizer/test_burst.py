@@ -20,7 +20,7 @@ from tests.hdl.compression.packets import kept
 from tests.hdl.unit_bench import under_cocotb
 from tests.refusals import refused
 
-# Every size of reducer tree in every format, five configurations with every rule, other sets of rules, all lanes
+# Every size of reducer tree in every format, five configurations with every rule, further sets of rules, all lanes
 # together or in slices, and banks of one beat, which are shorter than any pipeline.
 ALL = tuple(HardwareRule)
 MOMENTUM = (HardwareRule.SGD, HardwareRule.MOMENTUM)
@@ -100,7 +100,7 @@ def anything(generator, index):
 
 
 def run_dry(pair, bursts):
-    """Number of cycles after which all data has passed even the slowest stall pattern."""
+    """Number of cycles in which all data passes, even under the slowest stall pattern."""
     return 2000 + (12 + pair.model.interval) * sum(burst.count for burst in bursts)
 
 
@@ -147,9 +147,9 @@ def test_isolated_burst(index, rule):
         pair(index).unit.reset()
         trace = pair(index).run(bursts, settings(rule, index), fills, cycles=800)
         beats = -(-count // model.update_lanes)
-        filled = -(-count // model.lanes)  # the cycle after the last beat of the fills, which began in cycle 0
+        filled = -(-count // model.lanes)  # first cycle after the fills, which begin in cycle 0
         interval = model.interval
-        decided = filled + (interval > 1)  # one cycle ahead, unless beats enter in every cycle
+        decided = filled + (interval > 1)  # decided one cycle ahead if the interval is longer than one cycle
         assert trace.begins == [-(-decided // interval) * interval]
         assert trace.ends[0] - trace.begins[0] + 1 == (
             interval * (beats - 1) + 1 + model.reducer_latency + model.update_latency)
@@ -195,7 +195,7 @@ def test_lockstep(index, rule, kind):
 
 
 def test_slow_ports():
-    """One or all ports can be silent for a thousand cycles without loss or repetition of data."""
+    """One port or all ports can stall for a thousand cycles without loss or repetition of data."""
     model = pair(1).model
     bursts = [Burst(model.depth, 0b11), Burst(5, 0b01), Burst(17, 0b11), Burst(model.depth, 0b10)] * 2
     fills = operands(pair(1).model, bursts, settings(Rule.ADAM), ordinary(np.random.default_rng(1)))
@@ -210,7 +210,7 @@ def test_slow_ports():
 
 @pytest.mark.parametrize("port", ["weights_out", "state_out__0", "state_out__1", "broadcast__0"])
 def test_dead_port(port):
-    """A port that never moves fills one queue of rows; the other ports send exactly that number of rows."""
+    """If a port never accepts a row, every other port sends exactly the rows that fill that port's queue."""
     model = pair(1).model
     bursts = [Burst(model.depth, 0b11)] * 16
     fills = operands(pair(1).model, bursts, settings(Rule.ADAM), ordinary(np.random.default_rng(1)))
@@ -256,7 +256,7 @@ def test_fills_of_other_lengths():
     pair(1).unit.reset()
     trace = pair(1).run(bursts, settings(Rule.MOMENTUM), fills, cycles=600)
     assert max(trace.ends) < 600
-    # The first worker of the third burst sent one element: all other new state depends only on the second worker.
+    # In the third burst the first worker sent one element: all further state depends only on the second worker.
     third = trace.rows["state_out__0"].elements[2 + 16:2 + 32].reshape(-1)
     operands_of_third = (fills[name][2] for name in ("gradients__1", "weights", "state__0"))
     gradient, weights, state = operands_of_third

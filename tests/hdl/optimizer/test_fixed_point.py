@@ -99,7 +99,7 @@ def test_sums(width, workers):
     generator = np.random.default_rng([width, workers])
     elements = draw(generator, width, COUNT * workers).reshape(COUNT, workers)
     ends = [1 << width - 1, (1 << width - 1) - 1]
-    elements[:2] = np.array(ends, np.uint32)[:, None]  # all workers at the same end of the range
+    elements[:2] = np.array(ends, np.uint32)[:, None]  # all workers have the same end of the range
     format = FixedFormat(width=width)
     reducer = FixedReducer(workers=workers, format=format)
     outputs = Unit(reducer).run({"i": packed(elements, width)}, drain=reducer.latency)
@@ -120,7 +120,7 @@ def lane(width, workers, name, primitive=False):
 
 
 def delayed(values, cycle, settle):
-    """Values from the given cycle on, in a run that is longer by ``settle`` cycles."""
+    """Values, applied from the given cycle on, in a run that is ``settle`` cycles longer."""
     return np.concatenate([np.zeros(cycle, np.uint32), values, np.zeros(settle - cycle, np.uint32)])
 
 
@@ -136,7 +136,7 @@ def check(component, unit, workers, rule, generator):
     total, weight, velocity, scale, rate, momentum = operands
     settle = component.latency
 
-    # A command holds the scalars. Here they change with the operands, so that more values are tested.
+    # Scalars are constant during a command; here they change with the operands, to test more values.
     times = {"total": (total, 0), "weight": (weight, component.weight_offset), "gradient_scale": (scale, 0),
              "momentum": (momentum, 0),
              "learning_rate": (rate, component.weight_offset - component.multiplier_latency)}
@@ -166,7 +166,7 @@ def test_values(name, rule, width, workers):
 
 @pytest.mark.parametrize("workers", [4, 5, 6, 7])
 def test_other_sums(workers):
-    """Sums of all other widths, which exceed the 18 bits of a multiplier block, are right."""
+    """Sums that are wider than the 18 bits of a multiplier block are correct, for all such widths."""
     for width in (17, 18):
         check(*lane(width, workers, "both"), workers, Rule.MOMENTUM, np.random.default_rng([width, workers]))
 
@@ -225,11 +225,11 @@ def test_primitive_is_the_same(monkeypatch, workers, name, rule):
 
 
 def test_training():
-    """500 steps of momentum on a quadratic stay within the rounding error bound of a float64 run.
+    """500 steps of momentum on a quadratic loss differ from a float64 run by no more than the rounding bound.
 
-    The gradient of a weight is slope * (weight - target); each of two workers sends half of it, rounded. In one step
-    both are off by at most one half, which gradient_scale reduces to one half in total; rounding the state adds
-    another half, and rounding the weight another one. The step is linear: the accumulated error is at most the sum
+    The gradient of a weight is slope * (weight - target); each of two workers sends half of it, rounded. In each
+    step, each half is rounded by at most 1/2, which gradient_scale reduces to 1/2 in total; rounding the state adds
+    another 1/2, and rounding the weight another 1/2. The step is linear: the accumulated error is at most the sum
     over all steps of these errors times the magnitudes of the powers of the step's matrix.
     """
     count, steps = 64, 500
@@ -258,7 +258,7 @@ def test_training():
     s, r, u = (float(golden.dequantise(scalar, FRACTION_BITS)) for scalar in (scale, rate, momentum))
     weights, velocity = start.astype(np.int64), np.zeros(count, np.int64)
     exact_weights, exact_velocity = start.copy(), np.zeros(count)
-    # The propagation of errors of state and weight in a step, the errors that a step adds, and the bound.
+    # How a step propagates errors of state and weight, the errors that a step adds, and the bound.
     matrix = np.moveaxis(np.array([[u + 0 * slope, s * slope], [-r * u + 0 * slope, 1 - r * s * slope]]), 2, 0)
     added = np.array([s * 2 * 0.5 + 0.5, r * (s * 2 * 0.5 + 0.5) + 0.5])
     power, bound = np.broadcast_to(np.eye(2), (count, 2, 2)), np.zeros((count, 2))

@@ -38,7 +38,7 @@ def test_fill_and_drain():
         "finish": np.isin(np.arange(cycles), [11, 15]),
     }
     outputs = unit.run(inputs)
-    # The first fill takes two beats, the second one; the third waits for a bank until the first is drained.
+    # The first fill has two beats, the second has one; the third waits for a bank until the first is drained.
     assert outputs["i__ready"].tolist() == [1] * 3 + [0] * 9 + [1] + [0] * 3 + [1] * 8
     assert outputs["filled"].tolist() == [0, 0] + [1] * 22
     drained = outputs["o"].view(np.uint32).reshape(cycles, 2) if outputs["o"].ndim == 2 else np.stack(
@@ -51,7 +51,7 @@ def test_fill_and_drain():
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize(("lanes", "read_lanes", "depth", "banks"), [(4, 2, 8, 2), (4, 4, 12, 3), (2, 1, 2, 2)])
 def test_fills_of_any_length(lanes, read_lanes, depth, banks, early):
-    """Excess elements are ignored, even in part of a beat, and missing ones read as zeros.
+    """Excess elements are ignored, even within a beat, and missing elements read as zeros.
 
     No element of an earlier fill remains, even if a burst ends early. Fills start as soon as there is room for them,
     or when all banks are empty again.
@@ -69,7 +69,7 @@ def test_fills_of_any_length(lanes, read_lanes, depth, banks, early):
     for at, count in zip(first, takes, strict=True):
         claim[at], take[at:at + count], finish[at + count - 1] = True, True, True
     buffer = GradientBuffer(lanes=lanes, read_lanes=read_lanes, depth=depth, banks=banks)
-    # A late fill begins after the previous burst, and each period has exactly the cycles for its beats.
+    # A late fill begins after a burst's slices, and has just enough cycles in each period for its beats.
     willing = early | (np.arange(cycles) % period > slices) & (np.arange(cycles) % period <= slices + -(-97 // lanes))
     trace = Unit(buffer).lockstep(
         sources={"i": Feed(beats(fills, beat_layout(lanes)), willing)}, sinks={}, cycles=cycles,
@@ -85,15 +85,15 @@ def test_fills_of_any_length(lanes, read_lanes, depth, banks, early):
 
 
 def wrapped(shape):
-    """Layout with one field, so that rows can be unpacked."""
+    """Layout with a single field, for unpacking rows."""
     return data.StructLayout({"slice": shape})
 
 
 class Forgetful(wiring.Component):
     """Specification: each fill writes its number, and each slice read has the number of its burst, or is zero.
 
-    The five inputs are free within the rules: only filled banks are claimed, only claimed banks are taken, and a
-    burst finishes within the depth.
+    The five inputs are arbitrary within three rules: only filled banks are claimed, only claimed banks are taken, and
+    a burst finishes within the depth.
     """
 
     valid: In(1)

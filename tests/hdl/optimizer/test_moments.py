@@ -142,7 +142,7 @@ def test_throughput(case):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_packer_full_rate_at_half_rate_sink(lanes):
-    """A sink that accepts a row in every other cycle does not hold up the source."""
+    """A sink that accepts a row in every second cycle does not stall the source."""
     generator = np.random.default_rng(1)
     beats = _payload(_beats([_elements(generator, 500 * lanes)], lanes, generator))
     unit = BENCH.unit(MomentPacker, lanes, 1)

@@ -89,7 +89,7 @@ test_values = values(check, CASES, COUNT)
 
 @pytest.mark.parametrize("rule", SETS["all"])
 def test_native_units(rule):
-    """A folded divider and a folded root are loaded and read in their own slots."""
+    """A folded divider and a folded square root are loaded and read in their own slots."""
     generator = np.random.default_rng(int(rule))
     for settings in settings_of(rule, [draw(generator, "bits", COUNT)[0] for _ in SCALARS]):
         check("all_4", settings, generator, "ordinary", Arithmetic.NATIVE)

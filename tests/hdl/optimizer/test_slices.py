@@ -32,7 +32,7 @@ def runs(seed):
 
 
 def taken(unit, beats_in, lanes_out, give, take, seed):
-    """Cycles when beats leave, the fields of these beats, and the trace."""
+    """Run a unit; return the cycles when beats leave, their fields, and the trace."""
     cycles = 12 * 8 * len(beats_in) + 400
     unit.reset()
     trace = unit.lockstep(sources={"i": Feed(beats_in, willing=stall_array(give, cycles, seed=seed + 99))},
@@ -47,7 +47,7 @@ def test_splitter(lanes, slice_lanes):
         fills = runs(seed)
         rows = beats(fills, beat_layout(lanes))
         done, fields, trace = taken(unit, rows, slice_lanes, give, take, seed)
-        # Every row becomes all of its slices, with zeros for elements that are not kept.
+        # Every row is output as all of its slices, with zeros for elements that are not kept.
         padded = [np.pad(fill, (0, -len(fill) % lanes)) for fill in fills]
         kept = [np.pad(np.ones(len(fill), int), (0, -len(fill) % lanes)) for fill in fills]
         ends = np.cumsum([len(fill) for fill in padded]) // slice_lanes - 1

@@ -23,7 +23,7 @@ def test_operations():
 
 
 def test_ready():
-    """A result leaves its unit one latency after its slot, and can be an operand in the next cycle."""
+    """A result leaves its unit after the unit's latency, and can be an operand in the next cycle."""
     timetable = table()
     assert [timetable.ready(name) for name in ("x", "one", "other", "total")] == [0, 7, 8, 16]
     assert [timetable.loaded(name) for name in ("one", "other", "total")] == [0, 1, 8]

@@ -1,4 +1,4 @@
-"""Operands and scalars for the tests of both update lanes."""
+"""Operands and scalars for the tests of the two update lanes."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def settings_of(rule, wild):
 
 
 def state_of(generator, kind, count, planes):
-    """State of a lane, where a mean of squares is not negative."""
+    """State of a lane, without negative means of squares."""
     state = [draw(generator, kind, count) for _ in range(planes)]
     if kind == "ordinary" and planes == 2:
         state[1] &= np.uint32(0x7FFF_FFFF)
@@ -51,7 +51,7 @@ def state_of(generator, kind, count, planes):
 
 
 def compare(outputs, expected, lead, count, interval=1):
-    """Compare results with their ports: cycles relative to the operands, and values."""
+    """Compare results with output ports: their values, and their cycles relative to the operands."""
     for output, (cycle, want) in expected.items():
         got = outputs[output][lead + cycle:][:count * interval:interval]
         wrong = np.flatnonzero(got != want)

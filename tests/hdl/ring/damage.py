@@ -29,7 +29,7 @@ def damage(generator, beats):
             beat["data"] = generator.getrandbits(32)
     packets, rest = split(beats)
     if kind == "trailer" and packets:
-        # A consistently wrong packet: any change, with a matching CRC, or stomped.
+        # A changed packet with a matching CRC, or a stomped packet.
         index = generator.randrange(len(packets))
         words = packets[index][:-1]
         for _ in range(generator.randrange(1, 3)):
@@ -43,7 +43,7 @@ def damage(generator, beats):
 
 
 def judge(packets, rest, headers):
-    """Verdicts of the model up to the first rejection, and the number of words accepted by then or at the end."""
+    """Verdicts of the model up to the first rejection, and the number of words accepted until then, or in total."""
     verdicts, taken, records = [], 0, list(headers)
     for words in [*packets, rest]:
         header = Header.parse(words)

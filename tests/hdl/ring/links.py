@@ -1,4 +1,4 @@
-"""Packets for tests of links, and their offer to a transmitter."""
+"""Packets for tests of links, and a function that offers them to a transmitter."""
 
 from cocotb.triggers import RisingEdge
 
@@ -8,7 +8,7 @@ PACKET_WORDS = 13
 
 
 def random_packets(generator, count, *, longest=PACKET_WORDS):
-    """Random packets; none is shorter than a stomped one: a header word and a trailer."""
+    """Random packets of at least two words: the shortest stomped packet has a header word and a trailer."""
     return [
         [generator.getrandbits(32) for _ in range(generator.choice([2, 4, longest, generator.randint(2, longest)]))]
         for _ in range(count)

@@ -1,4 +1,4 @@
-"""Packets for the tests of packetizer and depacketizer, and their form on streams."""
+"""Packets for the tests of packetizer and depacketizer, and their conversion to and from stream words."""
 
 import dataclasses
 
@@ -98,12 +98,12 @@ class Trace:
             self.rows.append({name: int(port.value) for name, port in self._ports.items()})
 
     def cycles(self, name):
-        """Cycles in which a port is not 0."""
+        """Cycles in which a port is nonzero."""
         return [cycle for cycle, row in enumerate(self.rows) if row[name]]
 
 
 def accepted_log(packets):
-    """Log of valid packets without ``done``, which may come before or after the last word."""
+    """Expected log of valid packets. It omits ``done``, which may precede or follow the last word."""
     log = []
     for _, payload in packets:
         log += [("accepted",), *(("word", beat["data"], beat["last"]) for beat in framed(payload))]

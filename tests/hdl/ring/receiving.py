@@ -66,7 +66,7 @@ class Receiving:
                 self.log.append(("abort",))
 
     def offer(self, packets, expected=()):
-        """Offer packets, as lists of words, and records."""
+        """Offer packets, which are lists of words, and records."""
         self.offer_beats([beat for words in packets for beat in framed(words)], expected)
 
     def offer_beats(self, beats, expected=()):
@@ -106,7 +106,7 @@ class Receiving:
         await wait_for(self.dut, lambda: self.taken >= count, f"{count} words taken, only {self.taken}")
 
     async def recover(self):
-        """Recover like the engine after a rejection: discard until nothing is in flight."""
+        """Recover from a rejection as the engine does: discard until nothing is in flight."""
         self.dut.drain.value = 1
         await wait_for(self.dut, lambda: self.tasks[0].done(), "input drained")
         self.withdraw()

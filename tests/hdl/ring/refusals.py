@@ -76,7 +76,7 @@ REFUSED = {
     "only_header_of_one": (resealed(GOOD[:2]), HEADER, Refusal.WRONG_LENGTH, 0xFFFFFFFF),
 }
 
-CODED_HEADER = dataclasses.replace(HEADER, codec=CODECS["mx9"].code, length=40)  # 13.5 words in three blocks
+CODED_HEADER = dataclasses.replace(HEADER, codec=CODECS["mx9"].code, length=40)  # 13.5 words, in three blocks
 CODED_PAYLOAD = tuple(range(100, 114))
 CODED_REFUSED = {
     "other_codec": (packet(dataclasses.replace(CODED_HEADER, codec=CODECS["mx6"].code), CODED_PAYLOAD), CODED_HEADER,
@@ -93,7 +93,7 @@ CODED_REFUSED = {
 }
 
 
-# Three exponents in one word, two groups of 8-bit codes.
+# Three exponents in one word, and two groups of 8-bit codes.
 TABLE_HEADER = dataclasses.replace(HEADER, codec=TABLE, length=40)
 TABLE_PAYLOAD = (0x60_60_50_40, *range(100, 116))
 # Seven exponents; the second word repeats the last one to mark the end.
@@ -114,6 +114,6 @@ TABLE_REFUSED = {
                Refusal.WRONG_LENGTH, 32 << 16 | 40),
 }
 
-#: Faults of each table, and a packet that passes.
+#: For each codec: a table of faults, and the header and payload of an accepted packet.
 REFUSALS = {"zero_value": (REFUSED, HEADER, PAYLOAD), "mx9": (CODED_REFUSED, CODED_HEADER, CODED_PAYLOAD),
             "table32": (TABLE_REFUSED, TABLE_HEADER, TABLE_PAYLOAD)}

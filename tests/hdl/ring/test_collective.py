@@ -19,13 +19,13 @@ from sim.golden import ring as golden
 
 CONFIG = NodeConfig()
 TIMEOUT = 5000
-#: Numbers of collectives that tests push without the driver.
+#: Sequence numbers for collectives that tests push without the driver.
 NUMBERS = itertools.count(1000)
 
 
 @pytest.fixture(scope="module")
 def opened():
-    """Three nodes, with time-outs that are short enough to wait for."""
+    """Three nodes, with time-outs short enough for tests to wait for them."""
     with open_ring(CONFIG, nodes=3) as opened:
         devices = [Device(transport, CONFIG, name=f"node {rank}") for rank, transport in enumerate(opened.transports)]
         ring = Ring(devices, timeout=TIMEOUT)
@@ -85,13 +85,13 @@ class TestRefusal:
         assert EventStatus.OK not in actual
         if status in (EventStatus.BAD_RANK, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH,
                       EventStatus.UNKNOWN_OPERATION):
-            # The node never takes part, so its neighbours wait for it until they time out.
+            # This node never takes part, so its neighbours wait for it until they time out.
             assert actual[1] == status
             assert {actual[0], actual[2]} <= {
                 EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT, EventStatus.PEER_ABORT}
             ring.recover()
         elif field == "epoch":
-            # For a node in a later epoch, packets of this epoch are leftovers.
+            # To a node in a later epoch, packets of this epoch are old.
             assert set(actual) <= {EventStatus.WRONG_SEQUENCE, EventStatus.PEER_ABORT, EventStatus.INGRESS_TIMEOUT,
                                    EventStatus.EGRESS_TIMEOUT}
             ring.recover()
@@ -124,7 +124,7 @@ class TestRefusal:
 
     @pytest.mark.parametrize("word", [238, *range(616, 868, 36)])
     def test_queued_behind_damage(self, opened, word):
-        """A command of the next epoch, queued after one that a damaged word ends, is not affected: neither where a
+        """A command of the next epoch, queued after one ended by a damaged word, is not affected: neither where a
         node sees an ABORT without a truncated packet before it, nor where packets follow an ABORT immediately."""
         ring, simulation = opened
         gradients = np.random.default_rng(word).standard_normal((3, 1200)).astype(np.float32)
@@ -162,7 +162,7 @@ class TestRefusal:
 
 class TestLinkReset:
     def test_at_any_time(self, opened):
-        """A command ends with LINK_RESET while the link reset is held, at any point of its run."""
+        """A command ends with LINK_RESET when the link reset is held, at whatever point it has reached."""
         ring, simulation = opened
         device = ring.devices[0]
         for delay in range(0, 120, 3):

@@ -21,7 +21,7 @@ from tests.hdl import pysim
 
 EXPECTED = 20
 _TIMEOUT = 5
-#: Properties of a command, with the probability of each.
+#: Flags of a command, with the probability of each.
 KINDS = {"immediate": 0.1, "busy": 0.5, "repeated": 0.1, "alone": 0.2, "updates": 0.5}
 
 #: Inputs of one bit, with the probability that each is high.
@@ -209,7 +209,7 @@ class EndsByReset(wiring.Component):
 
 
 class PlansAfterReset(wiring.Component):
-    """Claims that a planner that was reset in the previous cycle plans within its latency, whatever its state was."""
+    """Claims that a planner, after a reset from any state, plans within its latency."""
 
     reset: In(1)
     start: In(1)

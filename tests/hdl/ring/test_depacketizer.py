@@ -46,7 +46,7 @@ async def accepts_what_was_expected(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def takes_a_word_per_cycle(dut):
-    """There is no bubble; payload follows by the latency, except the last word, which comes with the verdict."""
+    """Payload leaves without bubbles, one latency later; only the last word waits for the verdict."""
     await start(dut)
     bench = Receiving(dut)
     trace = Trace(dut, "i__valid", "accepted", "payload__valid", "done", "starved")
@@ -71,7 +71,7 @@ async def takes_a_word_per_cycle(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def refuses(dut):
-    """Every fault of a table gets its code; the last payload word is never offered, and the next packet passes."""
+    """Every fault in a table is reported with its code; the last payload word is withheld; the next packet passes."""
     p = regression.parameters()
     await start(dut)
     bench = Receiving(dut, kind=p["stalls"], seed=p["seed"])
@@ -91,7 +91,7 @@ async def refuses(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def drops_old_packets_and_waits(dut):
-    """Old packets are dropped when a command is active; the packet after them waits for its record."""
+    """Old packets are dropped when a command is active; the packet that follows them waits for its record."""
     await start(dut)
     bench = Receiving(dut)
     old = [
@@ -102,7 +102,7 @@ async def drops_old_packets_and_waits(dut):
     dut.active.value = 0
     bench.offer([*old, GOOD])
     await cycles(dut, 20)
-    assert bench.taken == 1  # the packet waits inside
+    assert bench.taken == 1  # the packet waits inside the unit
     dut.active.value = 1
     await bench.swallowed(total + 1)
     await cycles(dut, 20)
@@ -113,7 +113,7 @@ async def drops_old_packets_and_waits(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def tells_old_epochs_from_new_ones(dut):
-    """The 128 previous epochs are old, the 127 next ones not due, and an ABORT packet of this one is rejected."""
+    """The previous 128 epochs are old, the next 127 are not yet due; ABORT in the current epoch is rejected."""
     await start(dut)
     bench = Receiving(dut)
     for epoch in (0, 1, 2, 4, 8, 16, 32, 64, 127, 128, 171, 254, 255):
@@ -195,7 +195,7 @@ async def judges_waiting_packet_by_new_epoch(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def drains(dut):
-    """Draining discards from any cycle on, reports the ABORT packet, and finishes a packet that it discards."""
+    """Draining may start in any cycle: it reports the ABORT packet, and discards packets up to their end."""
     await start(dut)
     bench = Receiving(dut)
     aborting = packet(Header(type=ABORT, epoch=EPOCH))
@@ -237,7 +237,7 @@ async def resynchronises_when_cleared(dut):
 
 @cocotb.test(timeout_time=20, timeout_unit="ms")
 async def survives_damage(dut):
-    """Damaged streams get the model's verdict, never hang, and never pass on the end of a damaged payload."""
+    """Damaged streams get the model's verdict and never hang the unit; a damaged payload is never completed."""
     p = regression.parameters()
     generator = random.Random(p["seed"])
     await start(dut)
@@ -254,7 +254,7 @@ async def survives_damage(dut):
         seen.add(refusal and refusal.code)
         bench.forget()
         bench.offer_beats(beats, headers)
-        taken = min(taken + 1, len(beats))  # the next word waits inside
+        taken = min(taken + 1, len(beats))  # the next word waits inside the unit
         await bench.swallowed(taken)
         # The word accepted last may still wait for room.
         await bench.said("done", "error", "abort",

@@ -56,7 +56,7 @@ class Link(wiring.Component):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def joins_two_nodes(dut):
-    """All words arrive in order, and at full rate if the packets on the remaining credits cover the round trip."""
+    """All words arrive in order, at full rate if the remaining credits cover the round trip."""
     p = regression.parameters()
     dut.i__valid.value = 0
     await start(dut)
@@ -164,7 +164,7 @@ async def carries_payloads(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def carries_surrender(dut):
-    """An ABORT packet ends the transfer at the neighbour at any moment, and the link is clean afterwards."""
+    """An ABORT packet, at any moment, ends the transfer at the neighbour; the link is clean afterwards."""
     ends = await Ends.begin(dut)
     cocotb.start_soon(ends.sink.receive())
     abort = {**dataclasses.asdict(Header()), "type": ABORT}

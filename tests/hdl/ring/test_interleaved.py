@@ -26,7 +26,7 @@ PLACES = 1 << (ELEMENTS // GROUP).bit_length()
 
 
 class Bench(wiring.Component):
-    """A planner that starts a sequence of any steps."""
+    """A planner that starts a sequence with any number of steps."""
 
     def __init__(self):
         self._shape = {"elements": ELEMENTS, "segment": SEGMENT, "nodes_max": SMALL_RING}

@@ -100,7 +100,7 @@ class Receiver:
 
 @dataclasses.dataclass(frozen=True)
 class Temper:
-    """Probabilities per cycle that the peer exceeds its credit, or that a link reset begins."""
+    """Probabilities, per cycle, that the peer exceeds its credit and that a link reset begins."""
 
     wrong: float = 0.0
     reset: float = 0.0
@@ -111,7 +111,7 @@ TEMPERS = {"obeys": Temper(), "wrong": Temper(wrong=0.1), "resets": Temper(reset
 
 
 def resets(generator, temper):
-    """Reset levels of the link, each one to six cycles long."""
+    """Levels of the link reset, with pulses of one to six cycles."""
     while True:
         if generator.random() < temper.reset:
             yield from [True] * generator.randint(1, 6)
@@ -127,7 +127,7 @@ def transmitter(**options):
 @pytest.mark.parametrize("source", STALLS)
 @pytest.mark.parametrize(("lag", "enabled"), [(5, 1), (60, 1), (5, 0.3)])
 def test_transmitter(temper, source, lag, enabled):
-    """Credits come some time after their packets or, wrongly, at any time; credits beyond ``segments`` are ignored.
+    """Credits come some time after their packets or, as an error, at any time; those beyond ``segments`` are ignored.
 
     With a throttle, words leave in the cycles that it enables.
     """
@@ -140,7 +140,7 @@ def test_transmitter(temper, source, lag, enabled):
         if not queued:
             queued.extend(framed(random_packets(generator, 1)))
             first, offers = True, False
-        # A first word may come in the cycle of may_start and in the next one.
+        # A first word may come in the cycle of may_start or in the next one.
         may_start = out["may_start"] or (before and generator.random() < 0.5)
         offers = offers or (next(willing) and (may_start or not first))
         credit = generator.random() < temper.wrong

@@ -18,7 +18,7 @@ CONFIGS = {"credits": NodeConfig(segment=32, link=Credits(ingress=2)),
 
 
 class Pair(wiring.Component):
-    """Link ends of nodes 0 and 1, joined into a ring by registers; words enter at node 0 and leave at node 1.
+    """Link ends of two nodes, joined into a ring by registers; words enter at node 0 and leave at node 1.
 
     ``damage`` flips wire ``data[0]`` from node 0 in a cycle; ``sent`` and ``received`` count the words and packets
     that node 0 has sent, and node 1 received, in each cycle.
@@ -55,7 +55,7 @@ def play(config, *, packets, damage=(), cycles=1200):
     ----------
     packets : list of list of int
     damage : collection of int
-        Cycles when a wire changes, counted from the first offer of a word. The link is ready for it 65 cycles
+        Cycles when a wire changes, counted from the first offer of a word; the link accepts that word 65 cycles
         later.
     """
     pair = Pair(config)
@@ -106,7 +106,7 @@ def test_packets(kind):
 
 
 def test_repairs():
-    """Damaged words are repeated, but counted once."""
+    """Damaged words are sent again, but counted once."""
     packets = [list(range(100 * n, 100 * n + 25)) for n in range(6)]
     received, totals, words = play(CONFIGS["replay"], packets=packets, damage={75, 76, 120})
     assert received == words

@@ -28,7 +28,7 @@ PLACES = 1 << (ELEMENTS // GROUP).bit_length()
 
 
 class Bench(wiring.Component):
-    """A planner that starts the sequence of a sender. A ring of one node has its own step."""
+    """A planner that starts the sequence of a sender. In a ring of one node, the sequence has a special step."""
 
     def __init__(self, segment, *, elements=ELEMENTS, nodes_max=SMALL_RING, chained=False, lags=False):
         self._shape = {"elements": elements, "segment": segment, "nodes_max": nodes_max}
@@ -39,8 +39,8 @@ class Bench(wiring.Component):
             "length": In(range(elements + 1)), "size": In(sizes(nodes_max)), "rank": In(rank),
             "block_offset": In(rank), "stride": In(8),
             "steps": In(2),  # whether there is a scatter, and a gather
-            "ends": In(2),  # whether a link of a chain is the first, and the last
-            "late": In(1), "single": In(1),  # whether a sequence is late; whether it has one step of each phase
+            "ends": In(2),  # whether a chain's link is the first, and whether it is the last
+            "late": In(1), "single": In(1),  # whether a sequence is late; whether it has one step per phase
             "start": In(1), "done": Out(1), "busy": Out(1), "previous": Out(first), "own": Out(first),
             "following": Out(first), "records": Out(stream.Signature(record_layout(elements, segment, nodes_max))),
         })
@@ -69,7 +69,7 @@ class Bench(wiring.Component):
 
 def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT, *, block_offset=0, stride=1,
           space=PLACES):
-    """Expected records, from the specification of the order, with addresses modulo ``space``."""
+    """Expected records, derived from the specified order, with addresses modulo ``space``."""
     blocks, addresses = block_indices(length, size, block_offset=block_offset), places(length, stride=stride) // GROUP
     segments = max(-(-len(block) // length_of_segment) for block in blocks)
     gathers = gathers and size > 1
@@ -96,7 +96,7 @@ def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT, *, b
 
 
 def meaning(records):
-    """Records, without the unused address of an empty segment."""
+    """Records, with the unused addresses of empty segments removed."""
     return [(*record[:3], record[3] if record[4] else None, *record[4:]) for record in records]
 
 
@@ -108,7 +108,7 @@ test_constructor_errors = refused(Planner, {"elements": 4096, "segment": 64}, [
 
 
 def check(unit, generator, length, size, *, seed, pattern, segment, elements=ELEMENTS, nodes_max=SMALL_RING):
-    """Play one command on a bench, from a random rank, turn and stride; return the cycles of the planner."""
+    """Play one command with a random rank, block offset and stride; return the cycles of the planner."""
     rank, block_offset = generator.randrange(size), generator.randrange(size)
     stride = generator.choice([1, 1, 2, size, 3, generator.randint(1, 255)])
     steps = generator.choice([0b11, 0b01, 0b10] if size > 1 else [0b11, 0b01])
@@ -155,7 +155,7 @@ def test_order(pattern, segment):
 
 @pytest.mark.parametrize(("nodes_max", "elements", "segment"), [(MAX_NODES, 8192, SEGMENT), (33, ELEMENTS, GROUP)])
 def test_large_rings(nodes_max, elements, segment):
-    """Blocks of several groups, two, one and none have the right order in rings up to the largest."""
+    """The order is correct for blocks of several groups, two, one and no group, in rings up to the largest."""
     unit = Unit(Bench(segment, elements=elements, nodes_max=nodes_max), name="LargeBench")
     latency = Planner(elements=elements, segment=segment, nodes_max=nodes_max).latency
     generator = random.Random(7)
@@ -169,12 +169,12 @@ def test_large_rings(nodes_max, elements, segment):
 
 
 def test_chain():
-    """A chain link has one step per segment of the only block, with end marks; a gather has the usual marks."""
+    """In a chain each segment is one step, marked at the chain's ends; a gather has its usual marks."""
     unit = Unit(Bench(SEGMENT, chained=True), name="ChainBench")
     generator = random.Random(6)
     for ends in range(4):
         for length, steps in ((0, 0b01), (33, 0b01), (500, 0b01), (ELEMENTS, 0b01), (500, 0b10)):
-            size = 1 if steps == 0b01 else 5  # a chain moves a single block, for any ring size
+            size = 1 if steps == 0b01 else 5  # a chain moves a single block, whatever the ring size
             stride, cycles = generator.randint(1, 255), 3000
             start = np.zeros(cycles, dtype=np.uint8)
             start[0] = 1

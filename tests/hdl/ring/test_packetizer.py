@@ -41,14 +41,14 @@ class Inputs:
 
 
 class Model:
-    """Cycle-accurate model: ``outputs`` of a cycle, then ``step`` to the next one; the words of each sent packet."""
+    """Cycle-accurate model: ``outputs`` of a cycle, then ``step`` to the next; keeps the words of sent packets."""
 
     def __init__(self):
         self.sent, self.aborting, self.aborted, self.ends = [], False, False, False
         self.offer, self.packets = None, []
 
     def turn(self, inputs):
-        """Whether a packet is stomped; the word that enters the output, and whether it is the last one."""
+        """Whether the packet is stomped, and the word that enters the output register, with its ``last``."""
         room = self.offer is None or inputs.ready
         stomp = inputs.give_up and bool(self.sent) and not self.aborting
         if not room or self.aborted:

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Names and wires of a node's ports, and links between two ports."""
+"""Names and wires of a node's ports, and the links that join two ports."""
 
 import pytest
 from amaranth.hdl import Module

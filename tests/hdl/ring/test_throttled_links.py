@@ -21,7 +21,7 @@ WORDS, LONGEST = 6, 4000
 @pytest.mark.parametrize("replay", [False, True])
 @pytest.mark.parametrize(("rate", "delay"), [(0, 0), (21845, 0), (0x2000, 3), (0, 200), (40000, 77)])
 def test_packets(replay, rate, delay):
-    """All packets arrive in order, at most at the rate of the link, and later by the delay."""
+    """All packets arrive in order, no faster than the rate of the link, and later by the delay."""
     config = CONFIG.replace(link=Replay() if replay else Credits())
     ends = [link_class(config)(config=config) for _ in range(2)]
     m = Module()

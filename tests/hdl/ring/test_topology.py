@@ -1,4 +1,4 @@
-"""Neighbours in numbers and in gateware: hdl/ring/topology.py."""
+"""Neighbours in a ring, computed with integers and in gateware: hdl/ring/topology.py."""
 
 import itertools
 
@@ -15,7 +15,7 @@ from tests.refusals import refuses
 
 @pytest.mark.parametrize("nodes", [*range(1, SMALL_RING + 2), 64, MAX_NODES])
 def test_ring(nodes):
-    """Links form one circle; predecessor and successor are inverse; every block has one owner."""
+    """Links form one circle, predecessor and successor are inverse functions, and every block has one owner."""
     ring = RingTopology(nodes)
     rank, seen = 0, []
     for _ in range(nodes):
@@ -35,7 +35,7 @@ def test_impossible_ring(nodes):
 
 
 def test_widths():
-    """Small rings have one width; larger ones the smallest width for a rank, and for a number of nodes."""
+    """Ranks and node counts have a fixed width in small rings, and the smallest possible width in larger ones."""
     for most in range(1, MAX_NODES + 1):
         assert Shape.cast(ranks(most)).width == max(most - 1, 15).bit_length()
         assert Shape.cast(sizes(most)).width == max(most, 16).bit_length()

@@ -12,7 +12,7 @@ NAMES = {LinkSignature: ("data", "last"), ReplayLinkSignature: ("data", "last", 
 
 @pytest.mark.parametrize("signature", NAMES)
 def test_delays(signature):
-    """Words arrive in order, each after its delay, one per cycle; a change of the delay loses and repeats none."""
+    """Words arrive in order, one per cycle, each after its delay; a changed delay loses or repeats no word."""
     dut = WireDelay(signature=signature())
     generator = np.random.default_rng(1)
     delays = (0, 1, 2, 255, 3, 48, 0, 17)

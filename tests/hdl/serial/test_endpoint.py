@@ -59,7 +59,7 @@ class Wire:
         await cycles(dut, 3)
 
     async def take(self, *, patience=300):
-        """Accept the next frame to the host: header and words, or None if no frame comes."""
+        """Accept the next frame for the host; return its header and words, or None if no frame comes."""
         dut = self.dut
         for _ in range(patience):
             await self.edge
@@ -128,7 +128,7 @@ async def keeps_to_its_room(dut):
         await wire.send(range(sequence, sequence + 4), sequence=sequence)
         header, _ = await wire.take()
         assert (header["acknowledged"], header["limit"]) == (sequence + 4, BUFFER)
-    await wire.send([99], sequence=BUFFER)  # no room, and none becomes free while the frame arrives
+    await wire.send([99], sequence=BUFFER)  # there is no room, and none is freed while the frame arrives
     header, _ = await wire.take()
     assert (header["acknowledged"], header["limit"]) == (BUFFER, BUFFER)
     assert [beat["data"] for beat in await node.receive(BUFFER // 2)] == list(range(BUFFER // 2))
@@ -200,7 +200,7 @@ async def begins_anew(dut):
     while (taken := await wire.take(patience=50)) is not None:
         assert taken[0]["kind"] == FrameKind.DATA.value  # the frame was sent before the OPEN
     assert int(dut.busy.value)
-    # Two responses are due, and are discarded.
+    # Two responses are still due, and are discarded.
     await answers.send(framed([[50, 51, 52], list(range(40))]))
     header, _ = await wire.take()
     assert (header["kind"], header["sequence"]) == (FrameKind.OPEN.value, 0x1234)

@@ -67,7 +67,7 @@ def test_a_frame_as_bytes():
 
 @pytest.mark.parametrize("rate", [0.001, 0.02])
 def test_codec_with_damage(rate):
-    """The decoder finds only frames that were sent, whatever damage the bytes have."""
+    """The decoder returns only frames that were sent, however the bytes are damaged."""
     generator = random.Random(2)
     frames = [random_frame(generator, reply=True) for _ in range(500)]
     data = [damaged(generator, frame.encode(), rate) for frame in frames]
@@ -75,7 +75,7 @@ def test_codec_with_damage(rate):
     decoded = decoder.feed(b"".join(data))
     whole = [frame for frame, chunk in zip(frames, data, strict=True) if chunk == frame.encode()]
     assert all(frame in frames for frame in decoded)
-    # A lost flag costs only its own frame, since the length of each frame is known.
+    # If a flag is lost, only its own frame is lost, since the length of each frame is known.
     assert len(decoded) >= len(whole) - 2
     assert decoder.crc_errors + decoder.resyncs > 0
 

@@ -15,7 +15,7 @@ RATES = [(4, 1), (48_000_000, 3_000_000), (50_000_000, 3_000_000), (60_000_000, 
 
 
 def edges(values, period, *, generator=None, jitter=0.0, gaps=None):
-    """Bits on a wire and the end cycle of each, for bytes back to back or with gaps, in bits."""
+    """Bits on a wire and the cycle in which each ends; gaps between bytes are given in bits."""
     now, wire = 0.0, []
     for value in values:
         idle = 0 if gaps is None else next(gaps)

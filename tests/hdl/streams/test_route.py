@@ -36,7 +36,7 @@ def _drive(generator, kind, enable=None):
 
 
 def _model(_, drawn, willing, ready):
-    """Each packet appears once at each output of its route."""
+    """Expected packets: each appears once at each output of its route."""
     kind, routes, vectors = drawn
     if kind is PacketMux:
         return Want({}, {"o": words(vectors)})

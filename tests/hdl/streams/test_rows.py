@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Words and beats: hdl/streams/rows.py."""
+"""Conversion between words and beats: hdl/streams/rows.py."""
 
 import itertools
 
@@ -60,8 +60,8 @@ def test_rate(case):
 
 
 def _buffered(case):
-    """Runs of a buffer under each pair of stall patterns: whether nothing stalls, ends of packets, the cycles when
-    beats arrived and left, and the cycles with an offer."""
+    """Run a buffer with each pair of stall patterns; yield whether nothing stalls, the ends of packets, the cycles
+    when beats arrived and left, and the cycles with an offer."""
     for seed, (source, sink) in enumerate(itertools.product(STALLS, repeat=2)):
         run = BENCH.check(case, seed=seed, kinds={"i": source, "o": sink})
         last = unpack(beat_layout(case[1]), run.drive.beats["i"])["last"]

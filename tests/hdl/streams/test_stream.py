@@ -110,10 +110,10 @@ test_cocotb = BENCH.cocotb(FEW, cut=7, drive=functools.partial(_drive, count=200
 
 
 class _Order(wiring.Component):
-    """Specification: a buffer neither loses, repeats, reorders nor invents a beat.
+    """Specification: a buffer does not lose, repeat, reorder or invent beats.
 
-    Beat number ``watched``, a free constant, departs unchanged. The beats in the buffer, at most depth, are those
-    that have arrived and not departed.
+    Beat number ``watched``, a free constant, departs unchanged. The beats in the buffer, at most ``depth``, have
+    arrived but not departed.
     """
 
     i: In(stream.Signature(2))

@@ -8,7 +8,7 @@ from sim.bench import round_trip
 
 @pytest.mark.parametrize("name", ["raw", "zero_value", "mx9"])
 def test_within_the_limit(name):
-    """A packet is decoded completely, and its first beat long before the packet is completely encoded."""
+    """A packet is decoded completely; its first beat is decoded long before the last beat is encoded."""
     first, last = round_trip.measure(name)
     assert 1 < first <= 25 < round_trip.LIMIT
     assert last >= first + round_trip.BEATS - 1

@@ -2,7 +2,7 @@
 
 
 def nearest(value, step):
-    """A fraction rounded to nearest even, in steps."""
+    """Number of steps nearest to a fraction; a tie gives the even number."""
     low = value // step
     rest = value - low * step
     return low + (2 * rest > step or (2 * rest == step and low % 2 == 1))

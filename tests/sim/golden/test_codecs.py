@@ -21,7 +21,7 @@ BLOCKS = {
 #: Codecs with the highest codes.
 LAST = ["mxfp8_e4m3_up", "mxfp4_e2m1_up", "nvfp4"]
 COUNTS = (1, 2, 15, 16, 17, 31, 32, 33, 100, 256)
-#: Largest relative error of numbers of one exponent, -1: half of the last place, of a bin or of a step.
+#: Maximum relative error of numbers with exponent -1: half of the last place, of a bin or of a step.
 ERRORS = {"bf16": 2.0 ** -8, "mx9": 2.0 ** -7, "mx6": 2.0 ** -4, "mx4": 2.0 ** -2, "bfp8": 2.0 ** -7,
           "mxint8": 2.0 ** -7, "mxfp8_e4m3": 2.0 ** -3, "mxfp8_e5m2": 2.0 ** -3, "mxfp6_e2m3": 2.0 ** -4,
           "mxfp6_e3m2": 2.0 ** -3, "mxfp4_e2m1": 2.0 ** -2, "table32": 1 / 64,
@@ -32,7 +32,7 @@ SPECIAL = np.array([0, 0x8000_0000, 1, 0x807F_FFFF, 0x0080_0000, 0x7F7F_FFFF, 0x
 
 
 def codec_of(name):
-    """A codec by name, with evenly spaced centroids if it has a codebook."""
+    """The codec with a given name, with evenly spaced centroids if it has a codebook."""
     codec = WEIGHT_CODECS[name]
     if isinstance(codec, TableCodec):
         return codec.bind((2 * np.arange(32) + 1) << 17)
@@ -50,14 +50,14 @@ def elements(seed, count):
     return values.astype(np.uint32)
 
 
-#: Codecs of weights that keep a decoded number; NVFP4 changes it only below its scale.
+#: Weight codecs that keep decoded numbers unchanged; NVFP4 changes them only below its scale.
 REPEATABLE = [name for name in WEIGHT_CODECS if name != "raw" and (GATEWARE[name].repeatable or name == "nvfp4")]
 
 # --- every codec
 
 
 def test_names():
-    """The names have the expected order, with added formats at the end."""
+    """The names are in the expected order, with added formats at the end."""
     first, tables = list(BLOCKS)[:11], ["table32", "centroid16", "centroid64"]
     for codecs, names in ((WEIGHT_CODECS, ["raw", *first, *tables, *LAST]),
                           (GRADIENT_CODECS, ["zero_value", "raw", *first, *LAST]),
@@ -108,7 +108,7 @@ def test_none(name):
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_error(name):
-    """The error is bounded for numbers below one of equal magnitude."""
+    """The error is bounded for numbers of equal magnitude below one."""
     values = np.random.default_rng(3).uniform(0.5, 0.99, 256).astype(np.float32)
     values *= np.random.default_rng(4).choice([-1, 1], 256)
     decoded = values_of(codec_of(name).decode(codec_of(name).encode(bits_of(values)), 256))
@@ -171,7 +171,7 @@ def test_centroids_by_hand():
 
 
 def test_table_by_hand():
-    """1.0 and -3.5: exponents, the last repeated, and codes of 7 bits; nearest centroids for fractions."""
+    """1.0 and -3.5 become exponents, the last one repeated, and 7-bit codes with the nearest centroids."""
     codec = WEIGHT_CODECS["table32"].bind(np.arange(32) << 18)
     words = codec.encode(bits_of([1.0, -3.5]))
     assert len(words) == 1 + 7
@@ -187,7 +187,7 @@ def test_table_by_hand():
 @pytest.mark.parametrize(("count", "exponents", "words"), [
     (1, 1, 7), (256, 1, 49), (256, 16, 85), (256, 17, 93), (2048, 256, 961)])
 def test_words_of_a_table(count, exponents, words):
-    """A packet has a byte per exponent, plus one; then codes of a sign, an exponent's index and five bits."""
+    """A packet has a byte per exponent and one more, then codes of a sign, an exponent index and five bits."""
     values = (np.arange(count, dtype=np.uint32) % exponents) << np.uint32(23)
     index = int(np.ceil(np.log2(exponents)))
     assert words == (exponents + 4) // 4 + (1 + index + 5) * -(-count // 32)
@@ -216,7 +216,7 @@ def test_codebooks_in_disorder():
 
 
 def test_span_of_a_packet():
-    """The length of a table's packet among available words is as computed by hand."""
+    """For a packet with a table, ``span`` returns the length, missing words and errors computed by hand."""
     codec = WEIGHT_CODECS["table32"]
     two = [0x60_60_50_40, *range(16)]  # three exponents: codes of 8 bits
     assert codec.span(two, 64) == (17, 0, False)

@@ -26,7 +26,7 @@ def canonical(values, format):
 
 
 def every(format):
-    """All numbers of a format of at most 16 bits, and their bits."""
+    """All numbers of a format of at most 16 bits, and their encodings."""
     bits = np.arange(1 << 1 + sum(format), dtype=np.uint32)
     return bits, bits.astype(np.uint8 if sum(format) < 8 else np.uint16).view(TYPES[format])
 
@@ -52,7 +52,7 @@ def test_halves(format, narrow, widen, dtype):
 
 @pytest.mark.parametrize("low", [0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
 def test_every_bfloat16(low):
-    """All upper halves, with lower halves around the tie, round right; each upper half survives the round trip."""
+    """All upper halves, with lower halves around the tie, round correctly, and are unchanged by a round trip."""
     bits = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16) | np.uint32(low)
     with np.errstate(invalid="ignore"):
         expected = bits.view(np.float32).astype(ml_dtypes.bfloat16)
@@ -74,7 +74,7 @@ def test_every_pair_of_formats(source, target):
 
 
 def fraction(bits, exponent_bits, fraction_bits):
-    """Number of an encoding, by definition, or None for infinities and NaNs."""
+    """The number that an encoding stands for, by definition; None for infinities and NaNs."""
     field, rest = bits >> fraction_bits & (1 << exponent_bits) - 1, bits & (1 << fraction_bits) - 1
     if field == (1 << exponent_bits) - 1:
         return None
@@ -85,7 +85,7 @@ def fraction(bits, exponent_bits, fraction_bits):
 @pytest.mark.parametrize("source", [(2, 1), (2, 5), (3, 2), (6, 1)])
 @pytest.mark.parametrize("target", [(2, 1), (2, 3), (3, 1), (5, 2)])
 def test_formats_of_no_library(source, target):
-    """The nearest number of the target, ties to even; infinity from half a step above the largest number on."""
+    """Numbers are rounded to nearest, ties to even, or to infinity from half a step above the largest number."""
     largest = ((1 << target[0]) - 1 << target[1]) - 1
     candidates = [fraction(bits, *target) for bits in range(largest + 1)]
     candidates.append(2 * candidates[-1] - candidates[-2])
@@ -111,7 +111,7 @@ def test_integers_by_hand():
     integers, invalid = conversion.to_integer(i)
     assert integers.tolist() == [0, 2, 2, -2, (1 << 31) - 1, -1 << 31, 0]
     assert invalid.tolist() == [False, False, False, False, True, False, True]
-    # 127.5 rounds to 128, out of range for 8 bits; -128.5 rounds to -128, in range; infinities give the ends.
+    # 127.5 rounds to 128, which exceeds 8 bits; -128.5 rounds to -128, which does not; infinities saturate.
     i = np.array([0x42FF_0000, 0x42FE_FFFF, 0xC300_8000, 0xC300_8001, 0x7F80_0000, 0xFF80_0000], np.uint32)
     integers, invalid = conversion.to_integer(i, width=8)
     assert integers.tolist() == [127, 127, -128, -128, 127, -128]
@@ -134,7 +134,7 @@ def test_integers():
 @pytest.mark.parametrize("width", [2, 5, 8, 64])
 @pytest.mark.parametrize("source", [(4, 3), (2, 5), (5, 2), (6, 1)])
 def test_every_number_as_an_integer(source, width):
-    """Every number is rounded to an integer like in Python, which rounds fractions to even."""
+    """Every number is rounded to an integer as by Python's exact fractions, with ties to even."""
     bits = np.arange(1 << 1 + sum(source))
     low, high = -1 << width - 1, (1 << width - 1) - 1
     integers, invalid = conversion.to_integer_exact(

@@ -1,4 +1,4 @@
-"""Golden models need the names and layouts of hdl, but no units; core models need no features."""
+"""Golden models import only names and layouts from hdl, and no units; models of the core import no features."""
 
 import ast
 import dataclasses
@@ -12,7 +12,7 @@ from amaranth.hdl import Elaboratable
 
 from sim import golden
 
-#: Functions that return no layout but an error's text.
+#: Functions that return the text of an error instead of a layout.
 TEXTS = {"choice_error"}
 ROOT = Path(golden.__path__[0])
 FILES = sorted(ROOT.rglob("*.py"))

@@ -25,7 +25,7 @@ def test_order():
                               (AG, 3, 0)]
     assert order(3, 2, 0) == [(SR, 0, 0), (SR, 1, 0), (SR, 0, 1), (SR, 1, 1), (SR, 2, 0), (SR, 2, 1)]
     assert order(2, 0, 1) == [(AG, 0, 0), (AG, 1, 0)]
-    # A participant with different steps keeps its position in the common order.
+    # A participant with fewer steps keeps its position in the common order.
     assert order(3, 2, 0, both=True) == [(SR, 0, 0), (SR, 1, 0), (SR, 0, 1), (SR, 1, 1), (SR, 2, 0), (SR, 2, 1)]
     assert order(3, 3, 1) == [(SR, 0, 0), (SR, 1, 0), (SR, 0, 1), (SR, 1, 1), (SR, 0, 2), (SR, 1, 2), (SR, 2, 0),
                               (AG, 0, 0), (SR, 2, 1), (SR, 2, 2), (AG, 1, 0), (AG, 2, 0)]
@@ -35,7 +35,7 @@ def test_order():
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 8, 16])
 def test_distances(nodes):
-    """With two alternating segments, forwarded packets arrived two slots before; weights have three slots."""
+    """With two alternating segments, a packet is forwarded two slots after it was sent, or three for weights."""
     for segments in range(1, 9):
         for scatter, gather in ((nodes - 1, nodes - 1), (nodes - 1, 0), (0, nodes - 1)):
             packets = order(segments, scatter, gather)
@@ -53,7 +53,7 @@ def test_distances(nodes):
 
 
 def has_circle(waits):
-    """Whether events wait for each other in a circle, by the events that each waits for."""
+    """Whether any events wait for each other in a circle, given the events that each waits for."""
     try:
         graphlib.TopologicalSorter(waits).prepare()
     except graphlib.CycleError:
@@ -76,7 +76,7 @@ def test_no_deadlock(nodes):
 
 @pytest.mark.parametrize("nodes", [3, 4, 8])
 def test_deadlock(nodes):
-    """Two packets in an ingress are not enough if packets are passed on, and neither is one sum."""
+    """Room for two packets in an ingress is not enough if packets are passed on, and neither is room for one sum."""
     for phases in ((SR, AG), (SR,), (AG,)):
         assert not ends(nodes, 4, credits=2, room=2, phases=phases)
     assert not ends(nodes, 4, credits=3, room=1)
@@ -87,24 +87,24 @@ class TestCycles:
 
     @pytest.mark.parametrize("nodes", [2, 4, 8])
     def test_credits(self, nodes):
-        """The order takes no additional cycles with credits."""
+        """With credits, the interleaved order takes no additional cycles."""
         for length in (1024, 4832, 16384):
             assert update_cycles(length, nodes, interleaves=True) == update_cycles(length, nodes)
 
     @pytest.mark.parametrize(("nodes", "bar"), [(2, 1.06), (4, 1.12), (8, 1.23)])
     def test_slots(self, nodes, bar):
-        """Cycles in slots are within the bars relative to credits with one lap, and no slot is lost."""
+        """Cycles in slots are within a factor of the cycles measured with credits, and no slot is lost."""
         measured = MEASURED[16384, nodes]
         two, single = (slot_cycles(16384, nodes, laps=laps) for laps in (2, 1))
         assert single.cycles <= bar * measured
         assert two.cycles <= (bar if nodes > 2 else 1.07) * measured
         steps = 2 * (nodes - 1) * -(-16384 // nodes // 256)
         assert (two.slots, two.lost) == (steps, 0)
-        # Never below the time of the slots.
+        # The cycles are never below those of the slots themselves.
         assert single.cycles > (268 + 4) * steps
 
     def test_other_order(self):
-        """Without the option a forwarded packet is incomplete at the next slot, except on two nodes."""
+        """Without interleaving, a packet to forward is incomplete at the next slot, except with two nodes."""
         for nodes in (4, 8):
             result = slot_cycles(16384, nodes, interleaves=False)
             assert result.cycles > 1.65 * MEASURED[16384, nodes]
@@ -112,7 +112,7 @@ class TestCycles:
         assert slot_cycles(16384, 2, interleaves=False).lost <= 2
 
     def test_room(self):
-        """There is room for the packets of a superframe's slots, and one in transit."""
+        """More room than for the packets of a superframe's slots and one in transit does not change the cycles."""
         full = slot_cycles(16384, 8, room=17)
         assert full == slot_cycles(16384, 8, room=30)
         assert full.superframes < slot_cycles(16384, 8, room=15).superframes

@@ -1,4 +1,4 @@
-"""Gradient words counted for a codec that omits zeros, whatever codec is in use."""
+"""Gradient words that a codec without zeros would send, counted whatever codec is in use."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from tests.sim.golden.test_ring import random_gradients
 @pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 def test_words_of_another_codec(nodes, density):
-    """Raw gradients report the words that zero_value would take, and zero_value reports its own."""
+    """With raw gradients the words that zero_value would send are reported; zero_value reports its own."""
     generator = np.random.default_rng(nodes)
     gradients = random_gradients(generator, nodes, 700, density)
     weights, settings = ring.bits(generator.standard_normal(700)), ring.settings(

@@ -1,4 +1,4 @@
-"""Moments in memory: words compared with ml_dtypes, rows and cycles by hand."""
+"""Moments in memory: words are compared with ml_dtypes, rows and cycles are checked by hand."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_count(count):
 
 
 def test_beats_by_hand():
-    """In two lanes, five elements and one are packed and unpacked again."""
+    """Vectors of five elements and of one are packed and unpacked again, in two lanes."""
     source = beats([[1 << 16, 2 << 16], [3 << 16, 4 << 16], [5 << 16, 9], [6 << 16, 9]],
                    [[1, 1], [1, 1], [1, 0], [1, 0]], [0, 0, 1, 1])
     rows, completes = model.pack_beats(source)
@@ -63,7 +63,7 @@ def test_beats_by_hand():
 
 
 def test_beats_that_end_early():
-    """In beats of four lanes, elements not kept are zero; a row has a word for each one or two elements."""
+    """In beats of four lanes, elements that are not kept are zero; each word of a row has one or two elements."""
     source = beats([[1 << 16, 2 << 16, 3 << 16, 9], [4 << 16, 9, 9, 9], [5 << 16, 6 << 16, 7 << 16, 8 << 16],
                     [9 << 16, 10 << 16, 9, 9]],
                    [[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]], [1, 1, 0, 1])

@@ -53,7 +53,7 @@ def test_products_are_exact():
 
 
 def test_sums():
-    """In known sums, factors are rounded, but initial numbers and sums are not."""
+    """Known sums show that factors are rounded, but initial numbers and sums are not."""
     near = 1 + 2.0**-9  # rounds to 1
     a, b = np.array([[near, 3]], np.float32), np.array([[1], [near]], np.float32)
     assert operands.product(a, b, operands="bf16")[0, 0] == 4
@@ -71,7 +71,7 @@ def dot_product(left, right, tensor_scale):
 @pytest.mark.parametrize(("tensor_scale", "seed", "pairs"), [
     (1.0, 1, 5500), (2.0**-8, 2, 400), (2.0**-60, 3, 400), (2.0**60, 4, 400)])
 def test_dot_products_of_nvfp4(tensor_scale, seed, pairs):
-    """A dot product equals exact fractions as one unrounded binary32 number, or zero or infinity out of range."""
+    """A dot product is exact, without rounding to binary32, except that results out of range are zero or infinity."""
     model = NVFP4(tensor_scale=tensor_scale)
     left = blocks_of(seed, pairs, tensor_scale)
     right = np.random.default_rng(seed).permutation(left)
@@ -95,7 +95,7 @@ def test_dot_products_of_nvfp4(tensor_scale, seed, pairs):
 
 
 def test_sums_of_nvfp4():
-    """Blocks are added one by one, each sum rounded, to an unrounded initial number, with known results."""
+    """Blocks are added one by one to an unrounded initial number, and each sum is rounded: known results."""
     generator = np.random.default_rng(4)
     for k in (1, 15, 16, 17, 50):
         a, b = (generator.standard_normal(shape).astype(np.float32) for shape in ((3, k), (k, 4)))
@@ -111,7 +111,7 @@ def test_sums_of_nvfp4():
     for left, right, wanted in (
             ([6, 0.25, 0.75], [6, 6, 6], 42),  # 0.25 is halfway to 0.5, and 0.75 to 1, which is even
             ([1, 0], [6, 0], 6 + 3 * 2.0**-4),  # a sixth is 11 / 64
-            ([2688, 448], [1, 6], 5376), ([3000, 0], [6, 6], 2688 * 6),  # the largest number, and beyond
+            ([2688, 448], [1, 6], 5376), ([3000, 0], [6, 6], 2688 * 6),  # the largest number, and a larger one
             ([2.0**-12], [6], 0), ([2.0**-10], [6], 6 * 2.0**-10), ([1e-40], [1e38], 0),
             ([np.inf, 1], [0, 1], np.nan), ([1], [np.nan], np.nan)):
         a, b = np.array([left], np.float32), np.array([right], np.float32).T
@@ -120,7 +120,7 @@ def test_sums_of_nvfp4():
 
 @pytest.mark.parametrize("scale", [1.0, 2.0**-64])
 def test_compiled_products(scale):
-    """Compiled sums have the bits of the golden model, even with flushed products and NaNs."""
+    """Compiled sums are bit-identical to the golden model, even with products flushed to zero, and NaNs."""
     generator = np.random.default_rng(3)
     for case in range(40):
         m, k, n = generator.integers(1, 20, 3)

@@ -18,7 +18,7 @@ def changed(**fields):
 
 
 def flipped(words, *bits):
-    """Packet with flipped bits, counted from its start."""
+    """Packet with some bits flipped; bits are counted from its start."""
     words = list(words)
     for bit in bits:
         words[bit // 32] ^= 1 << bit % 32
@@ -40,7 +40,7 @@ def test_header_by_hand():
     ("sequence", 1, 0, 12), ("segment", 1, 12, 10), ("length", 1, 22, 10), ("collective", 2, 0, 16),
     ("block", 2, 16, 8), ("destination", 2, 24, 8)])
 def test_fields(field, word, low, width):
-    """Each field is at its position, on its own and with ones everywhere else."""
+    """Each field is at its position, both among zeros and among ones."""
     value = (1 << width) - 1
     alone = Header(**{"type": 0, field: value})
     assert alone.words() == [value << low if index == word else 0 for index in range(3)]
@@ -51,7 +51,7 @@ def test_fields(field, word, low, width):
 
 
 def test_parse():
-    """Any three words are a header: missing words are zero, and later words do not belong to it."""
+    """Any three words are a header: missing words count as zero, and later words are ignored."""
     generator = np.random.default_rng(1)
     for words in generator.integers(0, 1 << 32, (200, 3)).tolist():
         assert Header.parse(words).words() == words
@@ -105,7 +105,7 @@ def test_numbers():
 
 
 def test_accepted():
-    """The whole payload is passed on; neither the destination nor the record's type is checked."""
+    """The whole payload is passed on; the destination and the record's type are not checked."""
     due = Verdict(offered=PAYLOAD, complete=True, done=True)
     for expected in (HEADER, changed(destination=200), changed(type=ABORT)):
         assert verdict(packet(HEADER, PAYLOAD), expected, epoch=EPOCH) == due
@@ -127,7 +127,7 @@ def test_accepted_zero_value():
 @pytest.mark.parametrize(("codec", "length", "words"), [
     (2, 7, 4), (3, 17, 9), (5, 256, 32), (12, 32, 5), (14, 33, 8), (15, 1, 6)])
 def test_accepted_codes(codec, length, words):
-    """A payload of the format's block size is accepted with any contents; a word less or more is rejected."""
+    """A payload of the format's size is accepted with any contents; one with a word less or more is rejected."""
     header, payload = changed(codec=codec, length=length), tuple(range(1, words + 1))
     assert verdict(packet(header, payload), header, epoch=EPOCH) == Verdict(offered=payload, complete=True, done=True)
     assert verdict(packet(header, payload[:-1]), header, epoch=EPOCH) == Verdict(
@@ -152,7 +152,7 @@ def test_mismatches(field, got, code, detail):
     words = packet(changed(**{field: got}), PAYLOAD)
     assert verdict(words, HEADER, epoch=EPOCH) == Verdict(code=code, detail=detail)
     assert verdict(flipped(words, 32 * 6), HEADER, epoch=EPOCH) == Verdict(code=Refusal.BAD_CRC, detail=detail)
-    # A stomped packet: only its source reports the error.
+    # A stomped packet is reported as PEER_ABORT: only its source reports the error itself.
     stomped = packet(changed(**{field: got}), PAYLOAD, stomp=True)
     source = 7 if field == "source" else 4
     assert verdict(stomped, HEADER, epoch=EPOCH) == Verdict(code=Refusal.PEER_ABORT, detail=source << 16)
@@ -172,7 +172,7 @@ def test_order_of_mismatches():
 
 
 def test_lengths():
-    """In a RAW payload missing elements are reported, and with too many the last word is withheld."""
+    """A RAW payload with missing elements is reported; if it has too many, its last word is withheld."""
     for count in range(3):
         assert verdict(packet(HEADER, PAYLOAD[:count]), HEADER, epoch=EPOCH) == Verdict(
             code=Refusal.WRONG_LENGTH, detail=3 - count << 16 | 0xFFFF, offered=PAYLOAD[:count])
@@ -184,7 +184,7 @@ def test_lengths():
     ((), 2, 0), ((3,), 2, 1), ((3, 11), 2, 2), ((3, 11, 12), 1, 3), ((0,), 1, 1), ((3, 11, 12, 1), 1, 4),
     ((3, 11, 12, 0, 0), 0, 3), ((3, 11, 12, 0x100, 13), 1, 3), ((0, 0x8000_0000), 1, 1)])
 def test_lengths_of_zero_value(payload, missing, offered):
-    """Of 40 elements, missing groups are reported; a mask with a bit beyond them is not passed on."""
+    """Missing groups of 40 elements are reported; a mask with a bit beyond the last element is not passed on."""
     header = changed(codec=ZERO_VALUE, length=40)
     assert verdict(packet(header, payload), header, epoch=EPOCH) == Verdict(
         code=Refusal.WRONG_LENGTH, detail=missing << 16 | 0xFFFF, offered=payload[:offered])
@@ -198,13 +198,13 @@ def test_ends_in_its_header(count):
 
 
 def test_a_word_alone_is_no_packet():
-    """The CRC of no words is 0, but no words are not a packet."""
+    """The CRC of zero words is 0, but a CRC on its own is not a packet."""
     for word in (0, 0xFFFF_FFFF, 0x0500_0001):
         assert verdict([word], None, epoch=EPOCH) == Verdict(code=Refusal.BAD_CRC, detail=0)
 
 
 def test_aborts():
-    """Aborts are accepted with a record and without one; the length field is the reason."""
+    """ABORT packets are accepted with or without a record; the length field contains the reason."""
     abort = Header(type=ABORT, source=2, epoch=EPOCH, length=8)
     for expected in (None, HEADER):
         assert verdict(packet(abort), expected, epoch=EPOCH) == Verdict(

@@ -8,19 +8,19 @@ from tests.refusals import refuses
 
 
 def test_by_hand():
-    """Eight codes of three bits: the bits of each position form a byte."""
+    """Eight codes of three bits: the bits at each position form a byte."""
     codes = [0b001, 0b010, 0b100, 0b111, 0, 0, 0, 0b101]
     assert planes.pack(codes, 3).tolist() == [0b10001100 << 16 | 0b00001010 << 8 | 0b10001001, 0, 0]
     assert planes.unpack(planes.pack(codes, 3), 3).tolist() == codes + [0] * 24
 
 
 def test_two_groups_by_hand():
-    """In two groups, the bits of each position of 8 codes form a byte; a group has one word per code bit."""
+    """In each of two groups, equal bit positions of eight codes form a byte."""
     codes = [0] * 33
     codes[0] = codes[9] = codes[31] = 1
     codes[32] = 3
     assert planes.pack(codes, 2).tolist() == [0x0002_0001, 0x0080_0000, 0x0101, 0]
-    # A code of one bit has its own position.
+    # One-bit codes: each code has its own bit position.
     assert planes.pack([1, 0, 1, 1, *[0] * 27, 1], 1).tolist() == [0x8000_000D]
     assert planes.pack([], 5).tolist() == planes.unpack([], 5).tolist() == []
 

@@ -27,7 +27,7 @@ def packet_words(values):
 
 
 def step_by_step(gradients, segment):
-    """The ring as messages between ranks: (sums at their owners, words sent by each rank at each hop)."""
+    """The ring as messages between ranks; returns sums at their owners, and words sent by rank and hop."""
     nodes, length = gradients.shape
     blocks = [np.flatnonzero(np.arange(length) // 32 % nodes == block) for block in range(nodes)]
     count = max(-(-len(block) // segment) for block in blocks)
@@ -134,7 +134,7 @@ class TestReduction:
                 assert traffic.gather_words[hop, rank] == expected
 
     def test_order_of_the_sum(self):
-        # Block b starts at rank b, so that blocks round differently: (2^24 + 1) + 1 loses both ones.
+        # Block b is summed from rank b on, so blocks round differently: (2^24 + 1) + 1 loses both ones.
         column = np.array([2.0**24, 1, 1], dtype=np.float32)
         gradients = ring.bits(np.repeat(column[:, None], 96, axis=1))
         total, _ = ring.all_reduce(gradients)
@@ -158,7 +158,7 @@ class TestReduction:
 class TestTraffic:
     @pytest.mark.parametrize("nodes", [2, 4, 8])
     def test_dense_bound(self, nodes):
-        """The dense bound equals the closed forms of link-cycle bounds."""
+        """For dense gradients the bound equals the closed forms of the link-cycle bounds."""
         length = 16384
         gradients = ring.bits(np.ones((nodes, length)))
         share = (nodes - 1) * length // nodes
@@ -191,7 +191,7 @@ class TestTraffic:
         ones = ring.bits(np.ones(1024, dtype=np.float32))
         gradients = np.stack([ones, ones ^ 0x8000_0000, ones, ones ^ 0x8000_0000])
         _, traffic = ring.all_reduce(gradients)
-        # Of 256 elements per block: 264 words at the first hop; then 256 positions that become zero, 264, 256.
+        # A hop of 256 elements is bounded by 264 words if they are dense, and by 256 positions if they are zeros.
         assert traffic.density.tolist() == [1, 0, 1]
         assert traffic.scatter_bound == 264 + 256 + 264
         assert traffic.bound == traffic.scatter_bound + 256 + 2 * 64
@@ -215,7 +215,7 @@ class TestGather:
         result, traffic = ring.all_gather(weights, segment=32)
         assert result.tolist() == [*range(200, 232), *range(32, 64), *range(164, 196), *range(296, 300)]
         assert traffic.density.shape == (0,)
-        # Rank 0 sends block 1, then block 0: two segments each, one of them possibly empty.
+        # Rank 0 sends block 1, then block 0: each has two segments, one of which may be empty.
         assert traffic.gather_words[:, 0].tolist() == [32 + 8, 36 + 8]
 
     def test_broadcast(self):
@@ -256,7 +256,7 @@ class TestFusedUpdate:
         assert np.array_equal(result.weights, ring.bits(start - rate * step))
         assert len(result.state) == settings.planes
         assert all(np.array_equal(plane, other) for plane, other in zip(result.state, expected, strict=True))
-        # Scatter-reduce matches a plain all-reduce; weights are raw.
+        # The scatter-reduce matches that of a plain all-reduce; weights are raw.
         assert np.array_equal(result.traffic.scatter_words, plain.scatter_words)
         assert np.array_equal(result.traffic.density, plain.density)
         _, gathered = ring.all_gather(gradients)
@@ -272,7 +272,7 @@ class TestFusedUpdate:
 
     @pytest.mark.parametrize("rule", [optimizer.Rule.MOMENTUM, optimizer.Rule.ADAM])
     def test_packed_state_is_rounded_after_the_update(self, rule):
-        """New weights match unpacked state; new state is the nearest bfloat16; unused planes are unchanged."""
+        """New weights equal those with unpacked state; new state is the nearest bfloat16; unused planes stay."""
         generator = np.random.default_rng(9)
         gradients = random_gradients(generator, 2, 333, density=0.9)
         weights, first, second = (ring.bits(np.abs(generator.standard_normal(333))) for _ in range(3))
@@ -302,7 +302,7 @@ class TestWeightCodecs:
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     @pytest.mark.parametrize("name", CODECS)
     def test_values_and_words(self, name, nodes):
-        """Master weights match a run without a codec; weights follow from them segment by segment."""
+        """Master weights equal the weights of a run without a codec; weights are decoded from them by segment."""
         codec = WEIGHT_CODECS[name]
         generator = np.random.default_rng(nodes)
         length, segment = 1000, 64
@@ -333,7 +333,7 @@ class TestWeightCodecs:
 
     @pytest.mark.parametrize(("name", "words"), [("mx9", 72), ("bf16", 128), ("mxfp4_e2m1", 64)])
     def test_dense_bound(self, name, words):
-        """Nine bits per 32-bit element; with four lanes, every segment takes at least 64 cycles."""
+        """Weights in mx9 take nine bits instead of 32; with four lanes, every segment takes at least 64 cycles."""
         gradients = ring.bits(np.ones((4, 16384)))
         traffic = ring.fused_update(gradients, gradients[0], [], SGD, weight_codec=WEIGHT_CODECS[name]).traffic
         assert traffic.scatter_bound == 3 * 16 * 264
@@ -341,7 +341,7 @@ class TestWeightCodecs:
 
 
 def recoded(codec, segments, values):
-    """Values after each segment has passed through a packet."""
+    """Values after each segment has been encoded and decoded as a packet."""
     result = values.copy()
     for index in segments:
         result[index] = codec.decode(codec.encode(values[index]), len(index))
@@ -357,7 +357,7 @@ class TestGradientCodecs:
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     @pytest.mark.parametrize("name", [name for name in GRADIENT_CODECS if name != "zero_value"])
     def test_values_words_and_residuals(self, name, nodes):
-        """Sums are right hop by hop, element by element in rank order; twice, then with the first's residuals."""
+        """Sums are correct hop by hop, in two steps; the second step adds the residuals of the first."""
         codec = GRADIENT_CODECS[name]
         generator = np.random.default_rng(nodes)
         length, segment = 1000, 64

@@ -1,4 +1,4 @@
-"""Vectors split into commands, with the golden model: sim/golden/ring.py."""
+"""Vectors that are split into several commands, in the golden model: sim/golden/ring.py."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from tests.sim.golden.test_ring import random_gradients
 
 
 def cut(generator, length):
-    """Bounds of commands that together cover a vector, split between groups."""
+    """Bounds of commands that together cover a vector, which is cut between groups."""
     groups = -(-length // 32)
     count = min(int(generator.integers(0, 6)), groups - 1)
     inner = np.sort(generator.choice(np.arange(1, groups), count, replace=False)) * 32
@@ -19,10 +19,10 @@ def cut(generator, length):
 
 
 class TestCuts:
-    """Commands for parts of a vector, with the parts' start groups as turns, equal a single command."""
+    """Commands for parts of a vector, with each part's first group as block offset, equal a single command."""
 
     def test_sums_of_random_cuts(self):
-        """A thousand cuts leave sums equal; with contiguous blocks most would change them for three or more nodes."""
+        """A thousand cuts do not change sums; with contiguous blocks most cuts would, for three or more nodes."""
         generator = np.random.default_rng(19)
         for number in range(1000):
             nodes, length = number % 8 + 1, int(generator.integers(1, 600))
@@ -42,7 +42,7 @@ class TestCuts:
     @pytest.mark.parametrize(("weight_codec", "gradient_codec"), list(zip(
         WEIGHT_CODECS, itertools.cycle(GRADIENT_CODECS), strict=False)))
     def test_updates_of_random_cuts(self, gradient_codec, weight_codec):
-        """Cuts leave weights, master weights, state and residuals unchanged, with every codec."""
+        """Weights, master weights, state and residuals do not depend on cuts, with every codec."""
         assert len(WEIGHT_CODECS) >= len(GRADIENT_CODECS)
         generator = np.random.default_rng(len(gradient_codec) + 7 * len(weight_codec))
         settings = ring.settings(optimizer.Rule.MOMENTUM, gradient_scale=0.5, learning_rate=0.1, first_decay=0.9)
@@ -70,7 +70,7 @@ class TestCuts:
     @pytest.mark.parametrize(("gradient_codec", "weight_codec"), [
         ("zero_value", "raw"), ("raw", "bf16"), ("mx9", "raw"), ("mxfp8_e4m3", "mx9"), ("bf16", "mxfp4_e2m1")])
     def test_update_in_three_commands(self, gradient_codec, weight_codec, nodes):
-        """Sums at their owners, updates of own blocks and a gather equal a fused update, including residuals."""
+        """Reduce-scatter, updates of own blocks and all-gather equal a fused update, including residuals."""
         generator = np.random.default_rng(nodes)
         for length in (1, 33, 700, 1000):
             gradients = random_gradients(generator, nodes, length, density=0.9)
@@ -81,7 +81,7 @@ class TestCuts:
             left = ring.bits(generator.standard_normal((nodes, length)) / 100)
             residuals, parts = left.copy(), left.copy()
             whole = ring.fused_update(gradients, weights, [momenta], settings, residuals=residuals, **codec, **weight)
-            # Sums of the last layers are sent first.
+            # The sums of the last layers are sent first.
             sums = gradients.copy()
             for start, stop in reversed(cut(generator, length)):
                 rest = parts[:, start:stop].copy()

@@ -25,7 +25,7 @@ def test_order():
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 16])
 def test_packets(nodes):
-    """A rank's successor receives exactly the rank's packets; the owner's links carry one phase each."""
+    """A rank's successor receives exactly the rank's packets; each of the owner's links carries one phase."""
     for owner in range(nodes):
         every = [root_reduce.packets(6, nodes, owner, rank) for rank in range(nodes)]
         for rank, (sent, _) in enumerate(every):
@@ -41,14 +41,14 @@ def test_known_sums():
     big = np.float32(1 << 24)
     gradients = golden.bits([[1], [1], [big], [-big]])
     sums = {owner: float(golden.floats(root_reduce.total(gradients, owner))[0]) for owner in range(4)}
-    # From the owner's successor on: 1, big, -big, 1; big, -big, 1, 1; -big, 1, 1, big; 1, 1, big, -big.
+    # Terms, from the owner's successor on: 1, big, -big, 1; big, -big, 1, 1; -big, 1, 1, big; 1, 1, big, -big.
     assert sums == {0: 1.0, 1: 2.0, 2: 2.0, 3: 2.0}
     assert float(golden.floats(root_reduce.total(golden.bits([[3], [4]]), 1))[0]) == 7.0
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 5, 8])
 def test_sums_are_those_of_a_block(nodes):
-    """A vector of one group has one owner anyway: bits, and words of that rank's block, are equal."""
+    """A vector of one group always has one owner: results, and words of that rank's block, are the same."""
     generator = np.random.default_rng(nodes)
     gradients = golden.bits(generator.standard_normal((nodes, 32)).astype(np.float32) * (generator.random(
         (nodes, 32)) < 0.5))
@@ -76,7 +76,7 @@ def test_sums_are_those_of_a_block(nodes):
 
 
 def test_words():
-    """Dense words of every rank: 4 of header and CRC, 8 of masks with 256 gradients, and 1 per element."""
+    """Dense words sent by each rank: 4 of header and CRC, 8 of masks per 256 gradients, 1 per element."""
     gradients = golden.bits(np.ones((4, 600)))
     traffic = root_reduce.fused_update(gradients, gradients[0], [], golden.settings(
         Rule.SGD, gradient_scale=1, learning_rate=1), 2).traffic
@@ -104,14 +104,14 @@ class TestCycles:
         clean = update_cycles(16384, nodes)
         cycles = {lag: update_cycles(16384, nodes, rates=rates, owner=1, lag=lag) for lag in range(5)}
         assert update_cycles(16384, nodes, rates=rates) > 1.95 * clean
-        # Never below the load of a link, and no lag is better than the gateware's.
+        # Cycles are never below the load of a link, and no lag gives fewer cycles than the gateware's.
         assert nodes / (nodes - 1) * 0.99 * clean < cycles[3] < bar * clean
         assert cycles[3] == min(cycles.values())
         assert cycles[0] > 2 * clean  # the phases do not overlap
         assert best_owner(16384, nodes, rates=rates)[0] == 1
 
     def test_choice(self):
-        """No owner is chosen for equal links, any two nodes, or a link that is only slightly slower."""
+        """No owner is chosen if links are equal, with two nodes, or if a link is only slightly slower."""
         assert best_owner(16384, 4, rates=[1] * 4)[0] is None
         assert best_owner(16384, 2, rates=[0.5, 1])[0] is None
         assert best_owner(16384, 8, rates=[1] * 7 + [0.95])[0] is None
@@ -159,7 +159,7 @@ def ends(nodes, **shape):
 
 @pytest.mark.parametrize("nodes", range(2, 17))
 def test_no_deadlock(nodes):
-    """There is no circle of waits if the lag is less than the room at both ends; two packets and sums are enough."""
+    """There is no deadlock if the lag is less than the room at both ends; room for two packets and sums suffices."""
     for credits in (1, 2, 4):
         for room in (1, 2, 4):
             assert all(ends(nodes, lag=lag, credits=credits, room=room) for lag in range(min(credits + room, 6)))
@@ -167,7 +167,7 @@ def test_no_deadlock(nodes):
 
 
 def test_deadlock():
-    """A lag that is too long for the room ends in a circle; the ingress of other nodes counts as room."""
+    """A lag that exceeds the room leads to a deadlock; the ingress of each node counts as room."""
     longest = {(credits, room): max(lag for lag in range(9) if ends(3, lag=lag, credits=credits, room=room))
                for credits in (1, 2) for room in (1, 2)}
     assert longest == {(1, 1): 2, (1, 2): 3, (2, 1): 5, (2, 2): 6}

@@ -1,4 +1,4 @@
-"""Cycles of a queue: by hand, and compared with a queue that is simulated cycle by cycle."""
+"""Cycles of a queue, checked by hand and against a queue that is simulated cycle by cycle."""
 
 import collections
 import itertools
@@ -19,7 +19,7 @@ def text(pattern):
 
 
 def digits(offered):
-    """Offered indices, one digit per cycle."""
+    """Indices of offered beats as text, one digit per cycle."""
     return "".join("." if index < 0 else str(index) for index in offered.tolist())
 
 
@@ -37,7 +37,7 @@ def test_first_from(pattern, expected):
 
 def run(depth, latency, beats, willing, ready):
     """Simulate a queue: (i_valid, i_ready, o_valid, offered, level) of each cycle."""
-    held = collections.deque()  # beats, and the earliest cycle of each offer
+    held = collections.deque()  # stored beats, each with the earliest cycle of its offer
     waiting, numbers, rows = None, iter(range(beats)), []
     for cycle, (begins, takes) in enumerate(zip(willing, ready, strict=True)):
         if waiting is None and begins:
@@ -90,14 +90,14 @@ def test_a_feed():
     assert feed.accept(5) == 7  # the queue is ready from cycle 5 on and offers from cycle 7 on
     assert text(feed.valid) == "#####..#.."
     assert text(feed.ready) == "..#.####.."
-    # No beat remains: ready to the end of the run, and no offers.
+    # No beat remains: the queue stays ready to the end of the run, and offers nothing.
     assert feed.offered == feed.accept(8) == 10
     assert text(feed.ready) == "..#.######"
     assert text(feed.valid) == "#####..#.."
 
 
 def test_a_beat_taken():
-    """A unit with its own ready signal accepts beats in the expected cycles."""
+    """A unit with a ready signal of its own accepts beats in the expected cycles."""
     feed = stream.Feed(2, flags("#####"))
     feed.take(1)
     assert (feed.offered, text(feed.valid), text(feed.ready)) == (2, "#####", ".....")

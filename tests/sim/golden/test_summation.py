@@ -1,4 +1,4 @@
-"""The order of summation: known answers, and each function compared with plain loops."""
+"""The order of summation: known answers, and comparisons of each function with plain loops."""
 
 import math
 
@@ -33,7 +33,7 @@ class TestKnownAnswers:
         ([2**24, 1, 1], bits(2**24)), ([1, 1, 2**24], bits(2**24 + 2)),
     ], ids=str)
     def test_sums(self, terms, expected):
-        """Sums are right as a dot product with ones, a row sum, a column sum, and rows gathered at one position."""
+        """A dot product with ones, a row sum, a column sum, and rows added at one index give the same known sum."""
         assert dot(terms, [1] * len(terms)) == expected
         assert golden.row_sums(single(*terms)[None]).view(np.uint32).tolist() == [[expected]]
         assert golden.column_sums(single(*terms)[:, None]).view(np.uint32).tolist() == [expected]
@@ -73,7 +73,7 @@ class TestKnownAnswers:
 
 
 class TestDefinitions:
-    """Functions in loops over Python's numbers, with each operation rounded to binary32."""
+    """Definitions of the functions as loops over Python's numbers, with each operation rounded to binary32."""
 
     def rows(self, seed, shape):
         return np.random.default_rng(seed).standard_normal(shape).astype(np.float32) * 5
@@ -124,7 +124,7 @@ class TestDefinitions:
             assert actual.tolist() == [value * spread for value in centred]
 
     def test_binary64(self):
-        """The same functions work without rounding to binary32, for finite differences."""
+        """The functions also work without rounding to binary32, as finite differences need."""
         scores, labels = self.rows(4, (3, 5)).astype(np.float64), np.array([0, 1, 2])
         loss, gradient = golden.cross_entropy(scores, labels)
         shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)

@@ -4,6 +4,6 @@ import numpy as np
 
 
 def ulps(actual, exact):
-    """Differences in units of the last place of binary32 numbers near the exact ones."""
+    """Differences from exact results, in units of the last place of nearby binary32 numbers."""
     places = np.maximum(np.frexp(exact)[1] - 24, -149)
     return np.abs(actual.astype(np.float64) - exact) / np.ldexp(1.0, places)

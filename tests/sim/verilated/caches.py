@@ -12,7 +12,7 @@ def entry(letter="a", kind="verilog"):
 
 
 def write(fresh):
-    """The shortest build."""
+    """The smallest possible build: write one file."""
     (fresh / "product").write_text("product")
 
 

@@ -11,7 +11,7 @@ _PLACE = 28
 #: FE_UPWARD on other processors that run Linux or macOS.
 _UPWARD = {"aarch64": 0x400000, "arm64": 0x400000, "ppc64le": 2, "riscv64": 3}
 
-#: A number that is lost when added to one, unless sums are rounded upwards.
+#: A number that vanishes when added to one, unless sums are rounded upwards.
 SMALL = 2.0**-60
 
 

@@ -1,4 +1,4 @@
-"""Nodes with the ports of the real node, which measure the harness instead of reducing gradients."""
+"""Probes with the ports of a real node, which measure the harness instead of reducing gradients."""
 
 from amaranth.hdl import Assert, Cat, Module, Mux, Signal
 from amaranth.lib import data, fifo, stream, wiring
@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.ring.ports import port_names
 
-#: Host word that is replaced, on the ring, by the number of the cycle in which it is on the wires.
+#: Host word that is replaced by the number of the cycle in which it is on the wires of the ring.
 STAMP = 0xFFFF_FFFF
 
 

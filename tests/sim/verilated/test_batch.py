@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Nodes evaluated together, if possible (sim/verilated/batch.py): the cycles are the same."""
+"""Evaluation of several nodes together (sim/verilated/batch.py) gives the same cycles."""
 
 import pytest
 
@@ -62,7 +62,7 @@ def test_list_of_calls(tmp_path):
 
 
 def test_statements_between_calls(tmp_path):
-    """Each run of statements becomes a function, and keeps its position."""
+    """Each sequence of statements between calls becomes a function at the same position."""
     lines = "        if (vlSelfRef.a) {\n            vlSelfRef.b = 1U;\n        }\n"
     call = "        Vx___024root___nba_comb"
     path = write(tmp_path, BEFORE + LIST.replace(call, lines + call) + AFTER)

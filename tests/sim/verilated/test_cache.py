@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Folder for one kind of entry in an empty cache."""
+    """Folder for entries of one kind in an empty cache."""
     monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache" / "verilog"
 
@@ -36,7 +36,7 @@ def test_keeps_nothing_of_a_failure(folder):
 
 
 def test_waits_for_another(folder):
-    """One of several processes that need the same entry builds it, and all use it."""
+    """If several processes need the same entry, one builds it and all use it."""
     calls = []
 
     def build(fresh):
@@ -57,7 +57,7 @@ def test_waits_for_another(folder):
 
 
 class Builds:
-    """Builds a product and a folder next to it, and counts its calls."""
+    """A build of a product and a folder next to it, which counts its calls."""
 
     def __init__(self):
         self.count = 0
@@ -122,7 +122,7 @@ def test_folders_are_not_kept_and_what_came_later_may_be_there(folder):
 
 @pytest.mark.parametrize("ending", ["design.v", "ring.so"])
 def test_damaged_product_ends_no_process(folder, tmp_path, ending):
-    """A truncated library is rebuilt; loading it would kill any process by a signal."""
+    """A truncated library, which would kill any process that loads it, is rebuilt."""
     source = tmp_path / "one.cpp"
     source.write_text('extern "C" int one() { return 1; }')
 
@@ -169,7 +169,7 @@ with ended_by_signals():
 
 @pytest.fixture
 def begin():
-    """Start a process and return it during a build. No process outlives the test."""
+    """Start a process, and return it while it builds. No process outlives the test."""
     processes = []
 
     def started(directory):
@@ -220,12 +220,12 @@ def test_a_signal_leaves_nothing(begin, folder, number):
 
 
 def names(folder):
-    """Names in a folder without digests and random parts."""
+    """Names in a folder, with digests and random parts removed."""
     return sorted(re.sub(r"-[0-9a-f]{24}(-[0-9a-f]{8})?", "", name) for name in left(folder))
 
 
 def test_the_next_build_removes_what_a_kill_has_left(begin, folder):
-    """Remains of any name are removed, and the files of a running build stay."""
+    """Remains of killed builds are removed, whatever their names; the files of a running build stay."""
     killed, going = begin(entry("a")), begin(entry("b"))
     children = descendants(killed.pid)
     killed.kill()

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Location and limit of the cache, contents of its digests, and rejected folders."""
+"""Location and size limit of the cache, inputs of its digests, and folders that are rejected."""
 
 import ctypes
 import errno
@@ -34,7 +34,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def nobody(monkeypatch, home):
-    """Remove the user's home."""
+    """Make the user have no home folder."""
     def unknown(*arguments):
         raise KeyError
 
@@ -81,7 +81,7 @@ class TestRoot:
 
     @pytest.mark.parametrize("home", [None, "relative"])
     def test_no_home(self, home, monkeypatch, tmp_path):
-        """A user without a home has a private folder, which is also used by tools that the process starts."""
+        """A user without a home folder gets a private folder, which tools started by the process also use."""
         nobody(monkeypatch, home)
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         assert cache_folder.checked() is None
@@ -142,7 +142,7 @@ def test_no_size(text):
 
 
 class TestRefusals:
-    """One line names the folder and the variable in every case."""
+    """In every case a one-line message names the folder and the variable."""
 
     def build(self):
         return cached(entry(), lambda fresh: (fresh / "a").write_text("a"))
@@ -156,7 +156,7 @@ class TestRefusals:
                 function()
 
     def refuse(self, monkeypatch, code):
-        """Fake the system's answer, since access rights do not stop every user."""
+        """Fake the system's answer, since access rights do not apply to every user."""
         real = os.open
 
         def fail(path, flags, *arguments, **options):
@@ -172,7 +172,7 @@ class TestRefusals:
         (errno.ENOSPC, r"no space left on device; make room there \('gradring cache' shows .*\), or "),
     ])
     def test_nothing_can_be_written(self, folder, monkeypatch, code, message):
-        """Complete entries can still be used."""
+        """If the folder cannot be written, complete entries can still be used."""
         path = make("verilog", "b")
         self.refuse(monkeypatch, code)
         with pytest.raises(ToolError, match=rf"^{folder}/verilog cannot be written: {message}"
@@ -189,7 +189,7 @@ class TestRefusals:
         assert cache_content.entries() == []
 
     def test_a_tool_fails_for_a_full_disk(self, folder, monkeypatch):
-        """A full disk is named, instead of the many lines of the tool's own message."""
+        """A full disk is reported as such, instead of the many lines of the tool's own message."""
         def build(fresh):
             monkeypatch.setattr(shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=4096))
             raise ToolError("c++ failed with exit code 1\nfatal error: error writing to node.o")
@@ -227,7 +227,7 @@ class TestBound:
         assert cache_content.entries()[-1].path == old
 
     def test_builds_keep_to_the_limit(self, folder, monkeypatch):
-        """Builds prune to a fraction of the limit, so that not all need to; entries used by this process stay."""
+        """Builds prune below the limit, so that not every build must prune; entries used by this process stay."""
         monkeypatch.setenv(cache_folder.LIMIT, "1MB")
         paths = [make("verilog", letter, 90_000, age=500 - number) for number, letter in enumerate("0123456789a")]
         own = cached(entry("f"), lambda fresh: (fresh / "product").write_bytes(bytes(90_000)))
@@ -248,7 +248,7 @@ class TestBound:
         assert old.exists()
 
     def test_files_of_others_stay(self, folder):
-        """Files stay if the variable names a folder with other contents."""
+        """Files stay if the variable names a folder that is not a cache."""
         make("verilog", "a")
         (folder / "verilog" / "project").mkdir()
         (folder / "photographs").mkdir()
@@ -268,7 +268,7 @@ class TestBound:
 
 @pytest.fixture
 def compilers(tmp_path, monkeypatch):
-    """Replace the system's compiler by one with its own options."""
+    """Replace the system's compiler by a script that adds options."""
     real = toolchain.compiler()
 
     def choose(*options, name="cxx"):
@@ -286,12 +286,12 @@ def compilers(tmp_path, monkeypatch):
         function.cache_clear()
 
 
-#: An extension that each processor of the kind has, or may have.
+#: An instruction set extension that each processor of this architecture has, or may have.
 EXTENSION = {"x86_64": "-mpopcnt", "aarch64": "-march=armv8-a+crc"}.get(platform.machine(), "-D__EXTENSION__")
 
 
 def test_target(compilers, monkeypatch):
-    """The target is the compiler's version and processor, not its path."""
+    """The target in digests is the compiler's version and processor, not the compiler's path."""
     first = toolchain.target()
     compilers()
     assert toolchain.target() == first
@@ -314,7 +314,7 @@ def test_a_compiler_that_does_not_work(compilers):
 
 
 def test_a_library_of_another_processor_is_not_loaded(folder, compilers, monkeypatch):
-    """A script that adds an extension builds another library of the design. Only the harness is compiled."""
+    """A compiler script that adds an extension builds a different library. Only the harness is compiled here."""
     real = toolchain.run
 
     def run(command, *, cwd, env=None):
@@ -341,13 +341,13 @@ def test_a_library_of_another_processor_is_not_loaded(folder, compilers, monkeyp
     assert second != first
     assert [ctypes.CDLL(str(path)).number() for path in (first, second)] == [1, 2]
     assert len(cache_content.entries()) == 4  # two libraries, each with Verilator's runtime
-    # Replace this library by the other one, as by a careless copy.
+    # Replace this library by the second one, as a careless copy might.
     shutil.copyfile(second, first)
     assert not complete(first.parent)
 
 
 def test_makefiles_get_no_options_of_the_user(monkeypatch):
-    """Makefiles ignore the user's options, on which a simulator would otherwise depend without a digest."""
+    """Makefiles ignore the user's options, which digests do not cover."""
     monkeypatch.setenv("CXXFLAGS", "-march=native")
     monkeypatch.setenv("OPT_FAST", "-Ofast")
     assert not {"CXXFLAGS", "OPT_FAST"} & toolchain.environment().keys()
@@ -358,7 +358,7 @@ class TestVerilog:
         return verilog.convert(SkidBuffer(shape=3), name=name)
 
     def test_changed_by_hand(self, folder):
-        """Verilog that was changed by hand is rebuilt, even if the process has read it before."""
+        """Verilog that was edited by hand is rebuilt, even if the process has read it before."""
         first = self.convert("buffer")
         path, = folder.glob("verilog/buffer-*/design.v")
         path.write_text(first.text.replace("buffer", "puffer"))
@@ -371,7 +371,7 @@ class TestVerilog:
         assert self.convert("buffer") == first
 
     def test_another_way_to_make_it(self, folder, monkeypatch):
-        """An entry is not used by a clone with sources that run Yosys differently."""
+        """A clone that runs Yosys differently does not use this clone's entries."""
         self.convert("buffer")
         monkeypatch.setattr(toolchain, "source", lambda *functions: "another script")
         self.convert("buffer")

@@ -1,4 +1,4 @@
-"""A cache that acts only on its own files: every kind of entry, among decoys of every form."""
+"""The cache changes only its own files: tests with every kind of entry, among decoys of every form."""
 
 import json
 import os
@@ -59,7 +59,7 @@ ACTS = {
 
 
 def tree(*folders):
-    """All paths below folders, with the text of files and the target of links."""
+    """All paths below the folders, with the contents of files and the targets of links."""
     return {str(path): (os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None)
             for folder in folders for path in sorted(folder.rglob("*"))}
 
@@ -76,7 +76,7 @@ def project(path):
     return path
 
 
-#: Names that belong neither to entries nor to files next to entries.
+#: Names that are used neither for entries nor for files next to entries.
 NAMES = ["project", "project-0123456789abcdef", f"project-{DIGEST}0", f"project-{DIGEST.upper()}",
          f"project-g{DIGEST[1:]}", f"project{DIGEST}", DIGEST, ".project-12345678",
          ".project-0123456789abcdef-12345678", ".vscode-server12",
@@ -100,7 +100,7 @@ def plant(folder, foreign):
 
 @pytest.mark.parametrize("act", ["prune", "clear", "build"])
 def test_decoys_stay(top, tmp_path, monkeypatch, act):
-    """Names without a digest of the expected form stay, in folders of all kinds; so do targets of links."""
+    """Files whose names lack a valid digest stay, in folders of all kinds; so do the targets of links."""
     foreign = project(tmp_path / "foreign")
     entries = [make(kind) for kind in cache_folder.KINDS]
     for kind in cache_folder.KINDS:
@@ -119,7 +119,7 @@ def test_decoys_stay(top, tmp_path, monkeypatch, act):
 
 
 def test_links_for_folders_of_kinds(top, tmp_path, monkeypatch):
-    """Links in place of a kind's folder, or of the notes of processes, are not followed."""
+    """Links in place of a kind's folder, or of the folder of processes' notes, are not followed."""
     for kind in cache_folder.KINDS:
         make(kind)
         foreign = tmp_path / "foreign" / kind
@@ -201,7 +201,7 @@ def test_a_folder_without_the_tag(top, tmp_path, monkeypatch, act, capsys):
 
 
 def test_an_empty_folder_becomes_a_cache(top):
-    """An empty folder becomes a cache, and so do remains of a killed tag write, and caches of older versions."""
+    """Empty folders become caches, and so do folders with a half-written tag and caches of older versions."""
     top.mkdir(mode=0o755)
     assert cache_content.prune(most=-1) == cache_content.Removed((), ())
     assert list(top.iterdir()) == []
@@ -251,7 +251,7 @@ def test_an_empty_folder_that_other_users_may_write(top):
 
 
 def test_a_cache_of_another_user(top, monkeypatch):
-    """Only the system's administrator may own the cache, apart from the user."""
+    """Only the user or the system's administrator may own the cache."""
     path, real = make("verilog"), os.stat
 
     def stat(owner):

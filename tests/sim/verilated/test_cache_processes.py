@@ -21,8 +21,8 @@ def cache(tmp_path, monkeypatch):
     return tmp_path
 
 
-#: Builds a ring with real Verilog, and with fakes of Verilator and the compiler that write files by their arguments.
-#: At the selected stage the process prints the stage, and waits to be killed.
+#: Builds a ring with real Verilog, and with fakes of Verilator and the compiler that write the requested files. At
+#: the selected stage the process prints the stage's name, and waits to be killed.
 BUILDER = """
 import sys
 from pathlib import Path
@@ -72,7 +72,7 @@ print(library.path, flush=True)
 
 @pytest.fixture
 def begin(cache):
-    """Start processes that are ended after the test in any case."""
+    """Start processes that are always ended after the test."""
     begun = []
 
     def start(script, argument):
@@ -99,7 +99,7 @@ def lines_until(process, last):
 
 
 def left(folder):
-    """Names next to entries, except the folder's lock."""
+    """Names of files other than entries, without the folder's lock."""
     return sorted(path.name for kind in folder.iterdir() if kind.is_dir() for path in kind.rglob(".*")
                   if path.name not in (".lock", ".users")) + [
         str(path) for path in folder.glob("*/.users/*")]
@@ -109,7 +109,7 @@ STAGES = ("Verilog", "Verilate", "compile", "link", "seal")
 
 
 def test_killed_at_each_stage(cache, begin):
-    """After a kill at any stage, the next build is as if it were the first, and no remains stay."""
+    """After a kill at any stage, the next build runs like a first build, and removes all remains."""
     for stage in STAGES:
         process = begin(BUILDER, stage)
         lines_until(process, stage)
@@ -123,7 +123,7 @@ def test_killed_at_each_stage(cache, begin):
     assert path.read_text() == "ring.so"
     assert complete(path.parent)
     assert not (path.parent / "obj").exists()
-    assert [name for name in left(cache) if "/verilog/.users/" not in name] == []  # no remains of builds
+    assert [name for name in left(cache) if "/verilog/.users/" not in name] == []  # no remains of killed builds
     # One entry each: the component, its design, Verilator's runtime, the ring.
     assert sorted(item.kind for item in cache_content.entries()) == ["verilated", "verilated", "verilog", "verilog"]
     assert cache_content.prune(most=1 << 60).gone == ()
@@ -160,7 +160,7 @@ sys.stdin.read()
 
 
 def test_what_is_used_is_not_removed(cache, begin):
-    """An entry in use is not removed, manually or for the limit, but is removed after its user has ended."""
+    """An entry in use is not removed, by hand or for the limit, until the process that uses it has ended."""
     path = entry()
     process = begin(USER, path)
     lines_until(process, "used")
@@ -189,7 +189,7 @@ def test_a_cache_that_is_cleared_breaks_no_build(begin):
     assert cache_content.entries() == []
 
 
-#: For two seconds, short processes in sequence: some remove unused entries, and all read the entries that they need.
+#: For two seconds, run short processes: some remove unused entries, all read the entries they need.
 CROWD = """
 import os
 import random
@@ -229,7 +229,7 @@ while time.monotonic() < end:
 
 
 def test_many_want_and_remove_the_same(cache):
-    """A process with an entry can read it until the process ends."""
+    """A process that has requested an entry can read it until the process ends."""
     processes = [subprocess.Popen([sys.executable, "-c", CROWD, str(seed)], cwd=ROOT) for seed in range(4)]
     assert [process.wait(timeout=60) for process in processes] == [0] * 4
     cache_content.prune(most=-1)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Identities of components: their inputs, and components without identity."""
+"""Identities of components: what they depend on, and components without an identity."""
 
 import functools
 import os
@@ -59,7 +59,7 @@ class Applied(wiring.Component):
 
 @pytest.fixture(autouse=True)
 def sources_are_loaded(monkeypatch):
-    """Treat sources as loaded, since a developer who has just changed them runs these tests too."""
+    """Treat sources as loaded, so that a developer who has just changed them can run these tests."""
     monkeypatch.setattr(toolchain, "_LOADED", time.time() + 10)
 
 
@@ -84,7 +84,7 @@ def test_the_same_in_each_process():
 
 
 def test_units_differ():
-    """All units have an identity, and no two identities are equal."""
+    """All units have an identity, and all identities differ."""
     identities = [identity_of(unit.component({})) for unit in UNITS.values()]
     assert None not in identities
     assert len(set(identities)) == len(UNITS)
@@ -108,12 +108,12 @@ def test_parameters():
 
 
 def test_flags():
-    """Flags with no bit set, or several, have no name."""
+    """Flag values with no bit set, or with several bits set, have no name."""
     assert len({identity_of(Applied(_plus(1), flags=EventFlag(number))) for number in range(4)} - {None}) == 4
 
 
 def test_state_is_told_apart():
-    """Two attributes that are the same object differ in identity from two equal objects."""
+    """Two attributes that share one object give a different identity from two equal objects."""
     first, other = [1], [1]
     assert identity_of(Applied(_plus(1), a=first, b=first)) != identity_of(Applied(_plus(1), a=first, b=other))
 
@@ -162,7 +162,7 @@ for _ in range(2):
 
 
 def test_sources_are_seen(tmp_path):
-    """Only modules imported directly or indirectly count. There is no identity after a source has changed."""
+    """Only modules imported directly or indirectly count; after a source has changed, there is no identity."""
     for name in ("hdl", "sim"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     changed = tmp_path / "hdl/floating/stages.py"
@@ -181,7 +181,7 @@ def test_sources_are_seen(tmp_path):
 
 
 def test_convert(monkeypatch, tmp_path):
-    """A component is elaborated once for each name and platform, and again if its design was removed."""
+    """A component is elaborated once per name and platform, and again if its stored design was removed."""
     monkeypatch.setenv("GRADRING_CACHE", str(tmp_path))
     seen = []
     convert = verilog.rtlil.convert
@@ -206,14 +206,14 @@ def test_convert(monkeypatch, tmp_path):
     assert seen[4:] == ["Applied"] * 2
 
 
-#: Nodes with a format that can be an operand format: its feature describes it for the compute engine as well.
+#: Nodes with a feature that also describes a format of operands to the compute engine.
 _OPERANDS = {"bf16", "mx", "nvfp4", "streaming", "compute", "far", "block_operands", "codebook_layers"}
-#: Features, and the nodes without them that have their sources in the key, since units import them in some nodes.
+#: For each feature, nodes that do not have it but include its sources in their key, since units import them.
 IMPORTED = {**{name: _OPERANDS for name in ("compute", "block_operands", "codebook_layers")}, "replay": {"grid"}}
 
 
 def test_keys_cover_the_features_of_a_node(monkeypatch):
-    """A file of a feature affects the keys only of nodes with the feature."""
+    """A file of a feature affects only the keys of nodes with the feature."""
     nodes = {name: from_dict(options) for name, (options, _) in FEATURED.items()}
 
     def keys():

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Links of any wiring: every wire, and all its faults, compared with a model of the wires."""
+"""Links of any wiring: every wire and every kind of fault, compared with a model of the wires."""
 
 import dataclasses
 
@@ -43,7 +43,7 @@ class Seen:
 
 
 def take(ring, node):
-    """Words that a node has seen, in order, and the levels of its output ports with each report."""
+    """Words that a node has seen, in order, and the levels of its output lines from each report."""
     seen, levels = [], []
     while (packet := ring.receive(node)) is not None:
         first, *data, line = (int(word) for word in packet)
@@ -61,7 +61,7 @@ def line_of(ring):
 
 
 def expected(words, *, start, port):
-    """Words at the end of a faultless link: host words of one packet, the first sent in cycle ``start``."""
+    """Words expected at the end of a faultless link: one packet of host words, sent from cycle ``start`` on."""
     return [Seen(start + n + 1 + LATENCY, port, word >> 1 & 1, int(n == len(words) - 1), word >> 8 & 0xFF, word)
             for n, word in enumerate(words)]
 
@@ -71,7 +71,7 @@ def words_for(generator, port, count):
 
 
 def test_any_wiring(library):
-    """Each port leads where the wiring says, with all its wires, in both simulators."""
+    """Each port is connected as the wiring specifies, with all its wires, in both simulators."""
     generator = np.random.default_rng(1)
     with VerilatedRing(library, nodes=3, wiring=WIRING, threads=2) as ring:
         assert (ring.ports, ring.replay) == (2, True)
@@ -106,7 +106,7 @@ def test_any_wiring(library):
 
 
 def test_a_port_without_a_link(library):
-    """Words sent on a port without a link are lost, none arrive on it, and its line is low."""
+    """Words sent on a port without a link are lost, none arrive at it, and its line is low."""
     with VerilatedRing(library, nodes=2, wiring=[((0, 1), (1, 0))]) as ring:
         ring.send(0, [2, 5, 4, 3])
         ring.send(1, [9, 8])
@@ -142,7 +142,7 @@ def test_random_faults(library, seed):
         for cycle in range(700):
             word = words[link][cycle - 1] if 1 <= cycle <= 300 else 0
             valid = int(1 <= cycle <= 300)
-            # The wires keep the word that the host offered last; after the packet it is the last word.
+            # The wires keep the last word that the host has offered, which after a packet is its last word.
             shown = word if valid else words[link][-1] if cycle > 300 else 0
             flit = {"valid": valid, "kind": shown >> 1 & 1, "last": int(cycle >= 300), "check": shown >> 8 & 0xFF,
                     "data": shown}
@@ -230,7 +230,7 @@ def test_flips_of_the_line(library):
 
 
 def test_flips_of_credits(credits_library):
-    """A lost credit leaves the second packet waiting; an invented one lets it pass."""
+    """If a credit is lost, the second packet waits; an invented credit lets it pass."""
     with VerilatedRing(credits_library, nodes=2) as ring:
         def packets(*flips):
             ring.reset()
@@ -245,7 +245,7 @@ def test_flips_of_credits(credits_library):
             return stamps
 
         (first, second), = [packets()]
-        sent = second - 2 - LATENCY  # one cycle to count the credit, and one from the host to the wires
+        sent = second - 2 - LATENCY  # one cycle to count the credit, and one more from the host to the wires
         assert packets(sent) == [first]
         assert packets(sent - 5) == [first, second - 5]
         assert ring.links[0].faults().back == 1
@@ -259,7 +259,7 @@ def test_flips_of_credits(credits_library):
     ("swap", {"packet": 1}, [0, 1, 2, 6, 7, 8, 3, 4, 5]),
 ])
 def test_words_and_packets(library, change, target, want):
-    """Of three packets of three words, a word or a packet is lost, duplicated or swapped with the next."""
+    """In three packets of three words, a word or a packet is lost, duplicated or swapped with the next one."""
     with VerilatedRing(library, nodes=2, wiring=[((0, 0), (1, 0))]) as ring:
         getattr(ring.links[0], change)(**target)
         ring.run(10)
@@ -297,7 +297,7 @@ def test_the_line_through_cuts_and_changes_of_latency(library):
 
         def level(cycle):
             latency = 16 if cycle < 40 else 5 if cycle < 72 else 9
-            if 72 <= cycle < 76:  # levels in transit at the increase, then nothing
+            if 72 <= cycle < 76:  # when the latency increases, no level arrives for some cycles
                 return None
             time = cycle - latency
             return 0 if time < 0 or 10 <= time < 20 else time >> 1 & 1

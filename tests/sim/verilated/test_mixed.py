@@ -30,7 +30,7 @@ def mixture(probe, masking, masked, nodes=4):
 
 
 def unmasked(result, masked):
-    """Packets, counters and links, as they would be without masks."""
+    """Packets, counters and links, with the nodes' masks removed from the data."""
     packets, text, links, _ = result
     return [(node, [word ^ MASK if node in masked and index % 2 else word for index, word in enumerate(packet)])
             for node, packet in packets], text, links
@@ -39,7 +39,7 @@ def unmasked(result, masked):
 @pytest.mark.parametrize("masked", OTHERS)
 @pytest.mark.parametrize("seed", range(2))
 def test_each_node_is_of_its_kind(probe, masking, masked, seed):
-    """All actions of a node and their cycles are as in its own kind, with any threads and quantum."""
+    """Each node acts as in a ring of its own kind, in the same cycles, with any number of threads and quantum."""
     message = f"seed {seed}"
     with VerilatedRing(probe) as ring:
         load(ring, seed)
@@ -56,7 +56,7 @@ def test_each_node_is_of_its_kind(probe, masking, masked, seed):
 
 
 def test_nodes_evaluated_together_and_alone(probe):
-    """A library that evaluates its nodes one by one can be combined with one that does not."""
+    """A library that evaluates its nodes one by one can be combined with one that evaluates them together."""
     results = []
     for library in (probe, [probe, build_ring(Probe(), batched=False)] * 2):
         with VerilatedRing(library, nodes=4, threads=2) as ring:
@@ -102,7 +102,7 @@ def test_header_of_one_library(probe):
 
 
 def test_failed_assertion_names_the_node(probe, masking):
-    """The smaller memory of reports fills up first, whichever kind has it."""
+    """The smaller memory for reports fills up first, whichever kind of node has it."""
     for libraries, failing in [([probe, masking, probe], 1), ([masking, probe, probe], 1)]:
         with VerilatedRing(libraries) as ring:
             ring.send(0, [1] * 4000)

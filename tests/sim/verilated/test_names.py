@@ -57,7 +57,7 @@ def test_enumerations():
 
 
 def test_save_file_names_signals_of_the_wave(tmp_path):
-    """Every trace is in the waveform, and refers to a file with the right names."""
+    """Every trace of the save file is in the waveform, and its translation file has the right names."""
     component = Probe()
     with VerilatedRing(build_ring(component, traced=True), nodes=2) as ring:
         ring.start_wave(tmp_path / "ring.fst")

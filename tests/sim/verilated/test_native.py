@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Native floating-point units have the bits and the latency of gateware, with any compiler and caller."""
+"""Native floating-point units match gateware in bits and latency, with any compiler and caller."""
 
 import functools
 
@@ -21,7 +21,7 @@ from tests.hdl.floating import operands, pipeline
 from tests.sim.verilated.modes import hostile
 from tests.sim.verilated.probe import Probe
 
-#: Every latency and every number of DSP blocks, with the unit's function.
+#: Units with every latency and every number of DSP blocks, with the function that each computes.
 UNITS = {
     "add": (FloatAdder, floating.add),
     **{f"multiply {dsps}": (functools.partial(FloatMultiplier, dsps=dsps), floating.multiply) for dsps in (4, 2, 1)},
@@ -112,7 +112,7 @@ SUM = "number(a) + number(b)"
 
 
 def rule_of(folder, *, flags=(), before="", after=""):
-    """Rule that functions break after a fragment of their text is replaced."""
+    """Rule that the native functions violate when a fragment of their source is replaced."""
     assert before in native.FUNCTIONS
     (folder / "native.h").write_text(native.FUNCTIONS.replace(before, after) if before else native.FUNCTIONS)
     (folder / "main.cpp").write_text(PROGRAM)
@@ -132,12 +132,12 @@ def rule_of(folder, *, flags=(), before="", after=""):
      "have exact roots"),
 ], ids=["as it is", "mode", "rounding", "flush", "NaN", "sign", "inverse", "root"])
 def test_broken_functions_are_found(tmp_path, before, after, rule):
-    """Functions broken as by an overly liberal compiler are detected at a low level, where flags do not matter."""
+    """Functions that are broken as by an overly aggressive compiler are detected, and the broken rule is named."""
     assert rule_of(tmp_path, before=before, after=after) == rule
 
 
 def test_every_optimization(tmp_path):
-    """Optimizations keep the bits, with fused multiply-add available or a compiler that assumes default modes."""
+    """Results stay bit-identical with all optimizations, including for processors with fused multiply-add."""
     assert rule_of(tmp_path, flags=("-O3", "-march=native", "-ffp-contract=off", "-frounding-math")) == "none"
 
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Rings of nodes in several processes: cycles, words and counters of one, and the end of a process."""
+"""Rings in several processes: same cycles, words and counters as in one process, and processes that die."""
 
 import os
 import re
@@ -66,7 +66,7 @@ def test_any_number_of_processes(library, nodes):
 
 @pytest.mark.parametrize(("quantum", "threads"), [(1, 1), (7, 2), (64, 1), (1000, 3)])
 def test_quanta_change_nothing(library, quantum, threads):
-    """The quantum changes no result, with a grid of 64 cycles, which is longer than the default."""
+    """The quantum does not change results, even with a grid of 64 cycles, longer than the default."""
     with VerilatedRing(library, nodes=4) as ring, VerilatedRing(library, nodes=4, threads=threads) as other:
         for item in (ring, other):
             item.set_grid(64)
@@ -120,7 +120,7 @@ def test_any_wiring():
 
 
 def test_states(library):
-    """A state belongs to its division into processes, and resumes identically."""
+    """A saved state is valid only for the same division into processes, and resumes identically."""
     with PartedRing(library, nodes=4, processes=LocalProcesses(2)) as ring, \
             VerilatedRing(library, nodes=4) as other:
         load(ring, 1)
@@ -147,7 +147,7 @@ def test_failed_assertion_names_the_node(library):
 
 
 def test_messages_of_any_length():
-    """Messages can be longer than the queue that they pass, in both directions simultaneously, or empty."""
+    """Messages can be empty, or longer than the queue that they pass, in both directions simultaneously."""
     last = os.urandom(300_000)
     code = ("import sys\nfrom sim.verilated.exchange import SharedExchange\n"
             "exchange = SharedExchange(int(sys.argv[1]), 1, 2)\nprint(flush=True)\ninput()\n"

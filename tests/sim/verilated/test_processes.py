@@ -54,7 +54,7 @@ subprocess.run(["sleep", "300"])
 
 
 def test_in_parallel_ends_programs_that_ignore_it(tmp_path):
-    """Programs that ignore the request to end are ended, with the programs that they have started since then."""
+    """Programs that ignore the request to end are killed, with the programs that they have started meanwhile."""
     begun = time.monotonic()
 
     def work(number):
@@ -99,7 +99,7 @@ print(interrupted)
 
 
 def test_in_parallel_can_be_interrupted_anywhere():
-    """Threads are joined wherever a signal raises an exception: none waits for a lock forever."""
+    """Threads are joined wherever a signal raises an exception, and none waits for a lock forever."""
     ended = subprocess.run([sys.executable, "-c", INTERRUPTED, "1"], cwd=Path(__file__).parents[3],
                            capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -132,7 +132,7 @@ class TestSignals:
         assert output == [f"{int(signal.SIG_DFL)}\n"]
 
     def test_in_a_finalizer(self):
-        """Python drops an exception in a finalizer, but the signal ends the block nevertheless."""
+        """Python discards exceptions in finalizers, but the signal nevertheless ends the block."""
         class Signalled:
             def __del__(self):
                 signal.raise_signal(signal.SIGTERM)
@@ -169,7 +169,7 @@ class TestSignals:
 
 
 def test_states_of_processes():
-    """States are right for a process that sleeps, was stopped, has ended, or is no longer listed."""
+    """The state is reported correctly for a process that sleeps, is stopped, has ended, or is no longer listed."""
     process = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
     try:
         assert status(process.pid)[1] == str(os.getpid())

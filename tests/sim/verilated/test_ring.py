@@ -50,7 +50,7 @@ def load(ring, seed):
 
 
 def outcome(ring, cycles):
-    """All outputs of a ring: packets per node, counters, and finally its whole state."""
+    """All results of a ring: packets per node, counters, and the whole final state."""
     ring.run(cycles)
     packets = []
     for node in range(ring.nodes):
@@ -227,7 +227,7 @@ def test_run_stops_at_a_packet(ring):
 
 @pytest.mark.parametrize("grid", [16, 48, 1 << 20])
 def test_slices_change_nothing(library, monkeypatch, grid):
-    """Cycles and states are the same for any length of the slices that the library runs."""
+    """Cycles and states do not depend on the length of the slices in which the library runs."""
     results = []
     for size in (1 << 40, 1 << 6):
         monkeypatch.setattr(verilated_ring, "_SLICE", size)

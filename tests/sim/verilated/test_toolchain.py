@@ -35,7 +35,7 @@ CODE = "def add(a, *, b=1):\n    return a + b\n"
     (CODE.replace("a + b", "a + b if a in {1, 2} else 0"), False),
 ], ids=["comments", "default", "keyword", "operation", "variable", "name", "function", "set"])
 def test_code(text, is_same):
-    """Docstrings, comments and line breaks do not matter; all code does."""
+    """The digest ignores docstrings, comments and line breaks, and covers all code."""
     assert (toolchain.code(text) == toolchain.code(CODE)) is is_same
 
 
@@ -111,7 +111,7 @@ def test_convert_identity(monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr(verilog.rtlil, "convert", lambda *arguments, **options: pytest.fail("elaborated again"))
         assert convert(Queue(shape=3, depth=4), name="queue", identity="Queue of 4") == first
-    # Other sources, and sources that have changed during a running process.
+    # A design from different sources, and from sources that changed while the process was running.
     seen = []
     convert_ = verilog.rtlil.convert
     monkeypatch.setattr(verilog.rtlil, "convert", lambda *arguments, **options: (
@@ -140,7 +140,7 @@ def test_verilator_error_is_shown(tmp_path, monkeypatch):
 
 
 class Table(wiring.Component):
-    """Two memories: one of equal words, one also with different words."""
+    """Two memories: one with equal words, and one that also has different words."""
 
     address: In(4)
     o: Out(8)

@@ -106,7 +106,7 @@ def test_library_is_built_once(traced):
 
 @pytest.fixture(scope="module")
 def compressors(tmp_path_factory):
-    """The headers that replace LZ4 and zlib, compiled as a library."""
+    """Library built from the headers that replace LZ4 and zlib."""
     folder = tmp_path_factory.mktemp("compressors")
     (folder / "all.cpp").write_text("""
         #include <lz4.h>

@@ -14,7 +14,7 @@ COUNTS = (4, 8, 16, 32, 64)
 
 
 def test_packet_by_hand():
-    """Four table words are followed by two index words; each byte of low or high bits covers eight indices."""
+    """Four table words precede two index words; a byte holds the low bits or the high bits of eight indices."""
     indices = [0, 1, 2, 3, 3, 0, 0, 1]  # low bits 0101_1001, high bits 0011_1000, the first index lowest
     words = CentroidTable(centroids=4).encode(indices, [0xAAAA_AAAA, 7, 0, 0xFFFF_FFFF])
     assert words.dtype == np.uint32
@@ -23,7 +23,7 @@ def test_packet_by_hand():
     assert loaded.encode(indices).tolist() == words[4:].tolist()
     # The 17th index is in the third group of eight: the lowest bits of the second word.
     assert loaded.encode([0] * 16 + [2]).tolist() == [0, 1 << 8]
-    # Two groups of eight indices with six bits each: every index is at its own position, bit by bit.
+    # Six-bit indices: each bit of indices 0 and 32 is in the expected byte.
     wide = CentroidTable(centroids=64, loaded=True).encode([0b100101, *[0] * 31, 0b000010])
     assert wide.tolist() == [1 | 1 << 16, 1 << 8, 0, 0, 0, 0, 1 << 8, 0, 0, 0, 0, 0]
 
@@ -54,7 +54,7 @@ def test_round_trip(centroids):
 @pytest.mark.parametrize(("centroids", "count", "bits", "words"), [
     (4, 1024, 2176, 68), (16, 1024, 4608, 144), (16, 1, 516, 20), (64, 1000, 8048, 256), (32, 33, 1189, 42)])
 def test_sizes(centroids, count, bits, words):
-    """Sizes by hand: n log2 k + 32 k bits, and k + log2 k ceil(n / 32) words."""
+    """Known sizes: n log2 k + 32 k bits, and k + log2 k ceil(n / 32) words."""
     table = CentroidTable(centroids=centroids)
     assert (table.bits(count), table.words(count)) == (bits, words)
     if count % 32 == 0:
@@ -62,7 +62,7 @@ def test_sizes(centroids, count, bits, words):
 
 
 def test_ratio():
-    """32 n / (n log2 k + 32 k): a layer of 128 by 64 weights with 16 centroids is 7.88 times smaller."""
+    """The ratio is 32 n / (n log2 k + 32 k): 128 by 64 weights with 16 centroids become 7.88 times smaller."""
     count = 128 * 64
     generator = np.random.default_rng(1)
     words = CentroidTable().encode(generator.integers(0, 16, count), np.zeros(16, np.uint32))
@@ -99,9 +99,9 @@ def test_errors():
     ([-1, 0, 1, 3], [0xBEFF_FFFF, 0x3F00_0001, 0x4000_0001]),
     # The midpoint is zero, of either sign: the bound is the smallest number above it.
     ([-3, -1, 1, 3], [0xBFFF_FFFF, 0x0000_0001, 0x4000_0001]),
-    # The midpoint of the smallest number of either sign and zero is not representable; a zero is -0.0.
+    # The midpoint between zero and the smallest number of either sign is not representable; one bound is -0.0.
     (np.array([0x8000_0002, 0x8000_0001, 0, 1], np.uint32), [0x8000_0001, 0x8000_0000, 0x0000_0001]),
-    # There is no number between the two largest, and their sum is not representable.
+    # No number is between the two largest ones, and their sum is not representable.
     (np.array([0xFF7F_FFFF, 0, 0x7F7F_FFFE, 0x7F7F_FFFF], np.uint32), [0xFEFF_FFFE, 0x7EFF_FFFF, 0x7F7F_FFFF]),
 ])
 def test_bounds_by_hand(values, expected):
@@ -110,12 +110,12 @@ def test_bounds_by_hand(values, expected):
 
 
 def exactly(value, centroids):
-    """Nearest of distinct centroids, ties to the lower one, in arithmetic that never rounds."""
+    """Index of the nearest centroid, ties to the lower one, computed exactly; centroids must be distinct."""
     return min(range(len(centroids)), key=lambda index: (abs(value - centroids[index]), centroids[index]))
 
 
 def tables(count):
-    """Tables of typical values, evenly spaced, subnormal, and of all magnitudes; all centroids are distinct."""
+    """Tables of distinct centroids: Gaussian, evenly spaced, subnormal, and of all magnitudes."""
     generator = np.random.default_rng(count)
     return [np.sort(generator.standard_normal(count)).astype(np.float32), np.linspace(-1, 1, count, dtype=np.float32),
             np.sort(generator.choice(range(-500, 500), count, replace=False).astype(np.float32) * np.float32(2e-45)),
@@ -125,7 +125,7 @@ def tables(count):
 @pytest.mark.parametrize("index", range(4))
 @pytest.mark.parametrize("count", COUNTS)
 def test_nearest_against_all(count, index):
-    """The nearest centroid is right for random numbers, and on both sides of each bound and midpoint."""
+    """The nearest centroid is correct for random numbers, and on both sides of each bound and midpoint."""
     values = tables(count)[index]
     assert len(np.unique(values)) == count
     table = CentroidTable(centroids=count)
@@ -142,7 +142,7 @@ def test_nearest_against_all(count, index):
 
 
 def test_nearest_of_equal_centroids():
-    """Any of the equal centroids may be chosen, but no different one."""
+    """Any of several equal centroids may be chosen."""
     values = np.array([-1, -1, 0.5, 0.5, 0.5, 0.5, 2, 2], np.float32)
     table = CentroidTable(centroids=8)
     numbers = np.array([-5, -1, -0.25, -0.2, 0.5, 0.6, 1.25, 1.3, 2, 9], np.float32)
@@ -151,7 +151,7 @@ def test_nearest_of_equal_centroids():
 
 
 def test_nearest_of_no_numbers():
-    """Infinities and NaNs are outermost, ordered by their signs."""
+    """Positive infinities and NaNs belong to the last centroid, negative ones to the first."""
     table = CentroidTable(centroids=4)
     bounds = table.bounds(bits_of([-3e38, -1, 1, 3e38]))
     specials = [0x7F80_0000, 0x7FC0_0000, 0x7FFF_FFFF, 0xFF80_0000, 0xFFC0_0000, 0xFFFF_FFFF]

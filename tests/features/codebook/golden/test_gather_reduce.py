@@ -8,7 +8,7 @@ from sim.golden.features.codebook.gather_reduce import multiply, trace_product
 
 
 def test_by_hand():
-    """Inputs that share a centroid are added; then each sum is multiplied once."""
+    """Inputs that share a centroid are added, and each sum is multiplied once."""
     indices = [[0, 0, 2, 3, 0], [3, 2, 2, 2, 1]]
     # In the first row: 1 + 2 + 16 for centroid 0, 4 for centroid 2, 8 for centroid 3. In the second: 16, 14, 1.
     assert multiply(indices, [10, -20, 300, 0], [1, 2, 4, 8, 16]).tolist() == [
@@ -17,7 +17,7 @@ def test_by_hand():
 
 
 def test_edges():
-    """Rows without columns give zero, matrices without rows give nothing, and unused centroids do not matter."""
+    """A row without columns gives zero, a matrix without rows gives no results, and unused centroids are ignored."""
     assert multiply(np.zeros((2, 0), int), [1, 2, 3, 4], []).tolist() == [0, 0]
     assert multiply(np.zeros((0, 3), int), [1, 2, 3, 4], [1, 2, 3]).tolist() == []
     assert multiply([[1, 1]], [1 << 17, 3, -1 << 17, 99], [5, 6]).tolist() == [33]
@@ -25,7 +25,7 @@ def test_edges():
 
 @pytest.mark.parametrize("centroids", [4, 8, 16, 32, 64])
 def test_against_the_dense_product(centroids):
-    """Products agree with Python's integers at the full widths of inputs and centroids."""
+    """Products equal dense products in Python integers, at the full widths of inputs and centroids."""
     generator = np.random.default_rng(centroids)
     for rows, columns in ((1, 1), (3, 2), (8, 100), (5, 300)):
         indices = generator.integers(0, centroids, (rows, columns))
@@ -60,7 +60,7 @@ def test_a_matrix_from_a_packet():
 
 @pytest.mark.parametrize("centroids", [4, 16])
 def test_cycles(centroids):
-    """One column per cycle, k multiplications, the result k + 6 cycles after the last column, and no bubble."""
+    """One column per cycle without a bubble, k multiplications, and the result k + 6 cycles after the last column."""
     columns = centroids + 5
     always = np.ones(3 * columns + centroids + 10, bool)
     trace = trace_product(CentroidTable(centroids=centroids), [columns] * 3, willing=always, ready=always)
@@ -73,7 +73,7 @@ def test_cycles(centroids):
 
 
 def test_cycles_by_hand():
-    """With rows of one column, each drain waits for the previous result, and row three for the first row's sums."""
+    """With one column per row, each drain waits for the previous result, and the third row until sums are free."""
     always = np.ones(40, bool)
     trace = trace_product(CentroidTable(centroids=4), [1, 1, 1], willing=always, ready=always)
     assert np.flatnonzero(trace.i_valid & trace.i_ready).tolist() == [0, 1, 7]
@@ -84,7 +84,7 @@ def test_cycles_by_hand():
 
 
 def test_a_result_that_waits():
-    """A result stays on offer until it is accepted, and then the next drain begins."""
+    """A result is offered until it is accepted; only then does the next drain begin."""
     ready = np.arange(60) >= 30
     trace = trace_product(CentroidTable(centroids=4), [9, 9, 9], willing=np.ones(60, bool), ready=ready)
     assert trace.offered[17:32].tolist() == [-1, *[0] * 13, -1]

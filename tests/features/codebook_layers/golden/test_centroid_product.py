@@ -14,7 +14,7 @@ def _drawn(generator, examples, outputs, inputs, centroids):
 
 
 def _gathered(indices, x, centroid):
-    """Sum of one example's inputs that an output assigns to a centroid, term by term."""
+    """Sum, term by term, of one example's inputs that share a centroid in an output's row."""
     total = np.float32(0)
     for index, value in zip(indices, x, strict=True):
         if index == centroid:
@@ -23,7 +23,7 @@ def _gathered(indices, x, centroid):
 
 
 def test_by_hand():
-    """1 + 2 + 16 for centroid 0, 4 for centroid 2, 8 for centroid 3; centroid 1 is not used."""
+    """Known sums: 1 + 2 + 16 for centroid 0, 4 for centroid 2, 8 for centroid 3; centroid 1 is unused."""
     indices, x = np.array([[0, 0, 2, 3, 0]]), np.array([[1, 2, 4, 8, 16]], np.float32)
     table = np.array([10, 99, 300, 0.5], np.float32)
     assert model.gather(indices, x, 4).tolist() == [[[19, 0, 4, 8]]]
@@ -32,7 +32,7 @@ def test_by_hand():
 
 
 def test_order():
-    """Sums follow the stated order of inputs, centroids, examples and lanes, with order-dependent values."""
+    """Sums that depend on the order of additions follow the stated order of inputs, centroids, examples and lanes."""
     big = np.float32(1e8)
     inputs = np.array([[big, 1, -big], [big, -big, 1]], np.float32)
     assert model.gather(np.array([[0, 0, 0]]), inputs, 1).ravel().tolist() == [0, 1]
@@ -74,7 +74,7 @@ def test_equations(centroids, lanes):
 
 
 def test_fixed_point():
-    """If all sums are exact, results equal dense products with the expanded matrix and the weights' gradients."""
+    """If all sums are exact, results equal dense products with the expanded matrix and sums of weight gradients."""
     generator = np.random.default_rng(1)
     indices = generator.integers(0, 16, (10, 64))
     table, x, rows = (generator.integers(-64, 64, shape).astype(np.float32) / 8
@@ -106,7 +106,7 @@ def test_indices_in_memory():
 
 
 def test_groups_that_are_filled_up():
-    """Padding with missing examples and outputs changes no bit of the gradients of finite numbers."""
+    """Padding with zero examples and outputs changes no bit of the gradients if all numbers are finite."""
     generator = np.random.default_rng(4)
     indices, _, x, upstream = _drawn(generator, 11, 6, 20, 16)
     full = model.unpack_indices(model.pack_indices(indices, 4), 20, 4, 16)
@@ -115,7 +115,7 @@ def test_groups_that_are_filled_up():
 
 
 def test_lanes():
-    """One job per group of outputs on a unit gives the gradient of all groups."""
+    """Running one job per group of outputs gives the gradient over all groups."""
     generator = np.random.default_rng(2)
     indices, table, x, rows = _drawn(generator, 8, 12, 20, 16)
     unit = model.Lanes(table=table, lanes=4)

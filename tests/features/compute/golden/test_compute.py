@@ -1,4 +1,4 @@
-"""Golden model of the compute engine: results of handwritten lists, and lists that are rejected."""
+"""Golden model of the compute engine: results of handwritten lists, and rejection of invalid lists."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ WORDS = 1024
 
 
 def product(**changes):
-    """Product of a 3 by 8 matrix at 0 with an 8 by 5 matrix of weights, starting from a bias, written to 64."""
+    """Instruction: 3 by 8 matrix at 0 times 8 by 5 matrix of weights, plus a bias, written to 64."""
     return pack(gemm_layout(), {
         "kind": Kind.GEMM, "m": 3, "k": 8, "n": 5, "initial": Initial.MATRIX, "rounds": 2,
         "a": at(Place.ACTIVATIONS, 0), "stride_a": 8, "b": at(Place.WEIGHTS, 0), "stride_b": 8,
@@ -36,7 +36,7 @@ def product(**changes):
 
 
 def loss(**changes):
-    """Cross-entropy of 3 by 5 scores at 64, with labels from 201 on."""
+    """Instruction: cross-entropy of the 3 by 5 scores at 64, with labels starting at 201."""
     return pack(vector_layout(), {
         "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "rows": 3, "columns": 5,
         "source": at(Place.ACTIVATIONS, 64), "stride_source": 8, "labels": at(Place.ACTIVATIONS, 201),
@@ -57,7 +57,7 @@ def memories():
 
 
 def run(memories, *instructions, base=LIST, length=3, offset=0, engine=ENGINE):
-    """Run a list and return its outcome; only targets of its instructions may change."""
+    """Run a list and return its outcome; check that only targets of its instructions change."""
     words = np.concatenate(instructions)
     memories[Place.ACTIVATIONS][base:base + len(words)] = words
     return engine.run(memories, base=base, length=length, offset=offset)
@@ -94,7 +94,7 @@ class TestCentroids:
     ENGINE = Engine(rows=4, lanes=4, centroids=16)
 
     def instruction(self, memories, indices, **changes):
-        """A layer of 9 inputs and 6 outputs with 3 examples at 0, table at 16, biases at weight 0, written to 64."""
+        """Instruction: layer of 9 inputs, 6 outputs, 3 examples at 0, table at 16, biases at 0 and results at 64."""
         lines = centroid_product.pack_indices(indices, 4)
         memories[Place.WEIGHTS][64:64 + lines.size] = lines.ravel()
         return pack(centroid_layout(), {
@@ -107,7 +107,7 @@ class TestCentroids:
         x = matrix(memories, Place.ACTIVATIONS, 0, 3, 9, 12)
         table, bias = (matrix(memories, Place.WEIGHTS, base, 1, count, 0)[0] for base, count in ((16, 16), (0, 6)))
         words = self.instruction(memories, indices, relu=1)
-        # 16 multiplications in all lanes for each of two groups of outputs and eight examples, and one instruction.
+        # One instruction, and 16 multiplications per lane for two groups of outputs and eight examples.
         assert run(memories, words, END, engine=self.ENGINE) == Outcome(EventStatus.OK, (16 * 2 * 8) << 8 | 1)
         total = centroid_product.product(indices, table, x, bias)
         assert (total < 0).any()
@@ -147,7 +147,7 @@ class TestProducts:
             64 + 8 * row + column for row in range(3) for column in range(5)}
 
     def test_epilogues(self, memories):
-        """ReLU keeps NaNs, and a gate passes elements above zero."""
+        """ReLU keeps NaNs, and a gate passes elements where its matrix is above zero."""
         memories[Place.ACTIVATIONS][:8] = np.full(8, np.nan, np.float32).view(np.uint32)
         plain = copied(memories)
         run(plain, product(), END)
@@ -162,7 +162,7 @@ class TestProducts:
         assert same(matrix(memories, Place.ACTIVATIONS, 64, 3, 5, 8), np.where(gate > 0, total, 0))
 
     def test_sums_of_columns(self, memories):
-        """Ones times a matrix are added to the gradients: the command's length is the matrix's number of rows."""
+        """Column sums are a product with ONES; a k of zero stands for the command's length."""
         x = matrix(memories, Place.ACTIVATIONS, 0, 7, 5, 8)
         assert run(memories, product(m=1, k=0, initial=0, a=at(Place.ONES, 3), stride_a=1,
                                      b=at(Place.ACTIVATIONS, 0), c=at(Place.GRADIENTS, 4)), END,
@@ -201,7 +201,7 @@ class TestCrossEntropy:
         assert memories[Place.ACTIVATIONS][207] == expected.view(np.uint32)
 
     def test_wrong_label(self, memories):
-        """A row with a label beyond the columns has nothing subtracted and no loss; other rows are unaffected."""
+        """A row with a label beyond the columns keeps its softmax and adds no loss; other rows are unaffected."""
         memories[Place.ACTIVATIONS][202] = 5
         assert run(memories, product(), loss(), product(c=at(Place.GRADIENTS, 0)), END) == Outcome(
             EventStatus.BAD_INSTRUCTION, 1)
@@ -260,7 +260,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("operands", OPERANDS)
     def test_panels_hold_whole_blocks(self, memories, operands):
-        """A list is rejected if panels of several tiles split the blocks of operands, in every format."""
+        """In every format, a list is rejected if panels of several tiles would split blocks of operands."""
         engine = Engine(rows=4, lanes=4, operands=operands)
         many = {"m": 5, "k": 40, "n": 3, "initial": 0, "format": OPERANDS[operands].code, "row_tiles": 1,
                 "stride_a": 40, "c": at(Place.GRADIENTS, 0)}

@@ -1,4 +1,4 @@
-"""Estimate of a matrix product's cycles: its steps, their sum, and the panels that are omitted."""
+"""Estimated cycles of a matrix product: steps, their sum, and the effect of estimating many panels at once."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ MODEL = GemmCycles(rows=4, lanes=4)
 
 
 def jobs(count, seed):
-    """Random legal jobs in all orders and transposes."""
+    """Draw legal jobs in all orders and transposes."""
     generator = np.random.default_rng(seed)
     drawn = []
     while len(drawn) < count:
@@ -38,16 +38,16 @@ def test_steps():
 
 
 def test_panels_left_out():
-    """The estimate of a product of many panels equals the sum of all its steps, with few exceptions."""
+    """The estimate, which omits repeated panels, equals the sum over all steps with few exceptions."""
     errors = [abs(estimate(MODEL, job) / bound(MODEL, job) - 1) for job in jobs(150, 2)]
-    # If loads and beats alternately take longer, panels may differ from their predecessors.
+    # Panels may differ from their predecessors if sometimes loads and sometimes beats take longer.
     assert max(errors) < 0.1
     assert sum(error > 0 for error in errors) < 5
 
 
 @pytest.mark.parametrize(("rounds", "least"), [(2, 0.94), (3, 0.96), (4, 0.99)])
 def test_against_model(rounds, least):
-    """Products of powers of two take at most a few percent more cycles than the estimate, less with long panels."""
+    """Products with power-of-two sizes exceed the estimate by a few percent at most, and by less with long panels."""
     job = GemmJob(m=64, k=64, n=64, a=Matrix(2, 0, 16), b=Matrix(1, 0, 16), c=Matrix(0, 0, 16), rounds=rounds)
     for tile in range(4):
         for row_tiles in range(0, 5 - tile, 2):

@@ -23,7 +23,7 @@ def _jobs(count, most):
 
 
 def test_bound():
-    """No candidate takes fewer cycles than its bound."""
+    """No choice of factors takes fewer cycles than its bound."""
     for job in _jobs(8, 24):
         candidates = list(gemm_factors.candidates(MODEL, job))
         assert candidates
@@ -52,7 +52,7 @@ def test_sizes(sizes):
 
 
 def test_training_step():
-    """In a training step of digits, the products of a perceptron use the 16 units in over 85 % of the cycles."""
+    """In a training step of the digits perceptron, the 16 units are used in over 85 % of the products' cycles."""
     model = GemmCycles(rows=4, lanes=4)
     jobs = gemm_factors.training_step(30, (64, 64, 10), 4)
     assert list(jobs) == ["forward 0", "forward 1", "weights 1", "bias 1", "inputs 1", "weights 0", "bias 0"]

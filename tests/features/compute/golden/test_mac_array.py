@@ -24,7 +24,7 @@ def test_initial_values_are_exact(value):
 
 
 def test_product_is_rounded_by_itself():
-    """A fused multiply-add would give 2**-46 instead of zero."""
+    """The product is rounded before the addition; a fused multiply-add would give a nonzero result."""
     a = np.float32(1 + 2.0 ** -23)
     square = np.float32(a * a)
     total = model.accumulate((-square).view(np.uint32), a.view(np.uint32), a.view(np.uint32))
@@ -33,7 +33,7 @@ def test_product_is_rounded_by_itself():
 
 @pytest.mark.parametrize("tile", range(4))
 def test_order(tile):
-    """Result rows are in the order of a row-major matrix, and every slot is in each row of units."""
+    """Result rows are in row-major order, and each row of units outputs every slot once."""
     row, group, slot = model.MacArray(rows=4, columns=4).order(tile)
     groups = 8 >> tile
     assert (row * groups + group).tolist() == list(range(32))

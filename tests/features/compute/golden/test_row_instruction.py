@@ -1,4 +1,4 @@
-"""Golden model of ROWS and SOFTMAX in a list: each function against its definition, and its operands."""
+"""Golden model of ROWS and SOFTMAX in a list: functions match their definitions, and operands are checked."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ PLACES = {"x": (Place.ACTIVATIONS, 0), "y": (Place.ACTIVATIONS, 64), "start": (P
 
 
 def rows(function, **changes):
-    """A function of five rows and six columns, with tables of seven rows; row numbers are two elements apart."""
+    """Instruction for five rows and six columns, with a table of seven rows; row numbers are two elements apart."""
     table = function in (RowFunction.GATHER, RowFunction.SCATTER)
     return pack(row_layout(), {
         "kind": Kind.ROWS, "function": function, "started": int(function == RowFunction.ADD), "rows": ROWS,
@@ -68,7 +68,7 @@ def vector(memories, name):
 
 
 def run(memories, *instructions, length=ROWS, engine=ENGINE):
-    """Outcome of a list, and the memories before it ran."""
+    """Run a list; return its outcome and a copy of the memories before the run."""
     words = np.concatenate([*instructions, END])
     memories[Place.ACTIVATIONS][LIST:LIST + len(words)] = words
     before = {space: memory.copy() for space, memory in memories.items()}
@@ -81,7 +81,7 @@ def changed(memories, before):
 
 
 def extent(*names, count=ROWS):
-    """Addresses of matrices in the activation memory."""
+    """Addresses of all elements of matrices in the activation memory."""
     return {PLACES[name][1] + row * STRIDE + column
             for name in names for row in range(count) for column in range(COLUMNS)}
 
@@ -157,7 +157,7 @@ def test_gather(memories, started):
 
 
 def test_scatter(memories):
-    """Rows are added one after another; a row that no number selects keeps its bits, even those of any NaN."""
+    """Rows are added one after another; table rows that are not selected keep their bits, even of any NaN."""
     table = PLACES["target"][1]
     memories[Place.ACTIVATIONS][[table + 3 * STRIDE, table + 4 * STRIDE]] = 0xFFC0_0001
     outcome, before = run(memories, rows(RowFunction.SCATTER))
@@ -172,7 +172,7 @@ def test_scatter(memories):
 @pytest.mark.parametrize("function", [RowFunction.GATHER, RowFunction.SCATTER])
 @pytest.mark.parametrize("number", [7, 0xFFFF_FFFF])
 def test_wrong_number(memories, function, number):
-    """The function skips the row with the invalid number, and the command ends after it."""
+    """The function skips the row with the invalid row number, and the command ends after the function."""
     memories[Place.ACTIVATIONS][NUMBERS + 2] = number
     outcome, before = run(memories, rows(function), rows(RowFunction.CLEAR))
     assert outcome == Outcome(EventStatus.BAD_INSTRUCTION, 0)
@@ -201,9 +201,9 @@ def test_an_engine_without(memories, listed):
     assert not changed(memories, before)
 
 
-#: Bits of an operand that would be invalid if the function used it.
+#: Operand fields that are invalid for any function that uses the operand.
 WILD = {"base": (1 << 20) - 1, "place": 7, "relative": 1}
-#: Operands that each function uses, in addition to the target; with ``started``, the start as well.
+#: Operands that each function uses in addition to the target and, if ``started``, the start.
 USED = {"ADD": "x", "SCALE": "x scale shift", "NORM": "x second scale shift deviation",
         "NORM_BACK": "x y second scale deviation", "SOFTMAX_BACK": "x y", "GATHER": "x y", "SCATTER": "x y",
         "CLEAR": ""}
@@ -212,7 +212,7 @@ USED = {"ADD": "x", "SCALE": "x scale shift", "NORM": "x second scale shift devi
 @pytest.mark.parametrize("started", [0, 1])
 @pytest.mark.parametrize("function", RowFunction, ids=lambda member: member.name)
 def test_operands_without_use(memories, function, started):
-    """Functions accept, reject or require a start; they ignore unused operands, and check the rest."""
+    """Each function accepts, rejects or requires a start, and ignores the operands that it does not use."""
     begins = function in (RowFunction.ADD, RowFunction.NORM, RowFunction.NORM_BACK, RowFunction.GATHER)
     if (started and not begins) or (not started and function is RowFunction.ADD):
         assert run(memories, rows(function, started=started))[0] == Outcome(EventStatus.BAD_INSTRUCTION, 0)

@@ -1,4 +1,4 @@
-"""Sums in two dimensions: sim/golden/features/grid/grid.py."""
+"""Two-dimensional reductions on a grid: sim/golden/features/grid/grid.py."""
 
 import itertools
 
@@ -16,7 +16,7 @@ GRIDS = [(2, 2), (2, 3), (3, 2), (2, 4), (4, 4), (1, 3), (3, 1), (1, 1)]
 
 
 def mean(nodes):
-    """Settings of an update from zero weights that sets them to the mean of the gradients."""
+    """Update settings that turn zero weights into the mean of the gradients."""
     return ring.settings(optimizer.Rule.SGD, gradient_scale=1 / nodes, learning_rate=-1.0, clip=np.inf)
 
 
@@ -30,7 +30,7 @@ def update(gradients, *, nodes, **options):
     ([[1, 2]], 3, 1.5),
 ])
 def test_known_answers(values, total, average):
-    """Nodes of a 2 x 2 grid with gradients 1, 2, 3 and 4, and without card 1, give the known sums and means."""
+    """Known sums and means of a 2 x 2 grid with gradients 1, 2, 3 and 4, and of the same grid without card 1."""
     gradients = ring.bits(np.broadcast_to(np.array(values)[..., np.newaxis], (*np.shape(values), 40)))
     result = update(gradients, nodes=np.size(values))
     assert (ring.floats(result.total) == total).all()
@@ -38,7 +38,7 @@ def test_known_answers(values, total, average):
 
 
 def test_known_answer_of_three():
-    """A 2 x 2 grid without node 3 is a flat ring of three with a mean of 6 / 3."""
+    """Known answer: a 2 x 2 grid without node 3 becomes a flat ring of three nodes, with a mean of 6 / 3."""
     gradients = ring.bits(np.broadcast_to(np.array([1, 2, 3])[:, np.newaxis], (3, 40)))
     zeros = np.zeros(40, dtype=np.uint32)
     result = ring.fused_update(gradients, zeros, [], mean(3))
@@ -48,7 +48,7 @@ def test_known_answer_of_three():
 
 @pytest.mark.parametrize(("rows", "columns"), GRIDS)
 def test_exact_sums(rows, columns):
-    """Exact sums of a grid, of a flat ring, and of rows and columns agree bit for bit."""
+    """If sums are exact, a grid, a flat ring, and separate rows and columns agree bit for bit."""
     generator = np.random.default_rng(rows * 16 + columns)
     for length in (1, 33, 700):
         values = generator.integers(-100, 100, (rows, columns, length))
@@ -66,7 +66,7 @@ def test_exact_sums(rows, columns):
 
 @pytest.mark.parametrize(("rows", "columns"), GRIDS)
 def test_order_of_additions(rows, columns):
-    """Each element is summed along rows from its block's column, then along the column from its block's row."""
+    """Elements are summed along rows from their block's column on, then along columns from their block's row on."""
     generator = np.random.default_rng(rows * 16 + columns)
     length = 700
     gradients = random_gradients(generator, rows * columns, length, density=0.9).reshape(rows, columns, length)
@@ -91,7 +91,7 @@ def test_order_of_additions(rows, columns):
 
 
 def test_differs_from_flat_ring():
-    """In binary32 the order matters: half of the sums of eight random numbers differ in their last bits."""
+    """In binary32, half of the sums of eight random numbers differ from a flat ring's in the last bits."""
     generator = np.random.default_rng(11)
     gradients = ring.bits(generator.standard_normal((2, 4, 4832)))
     result = update(gradients, nodes=8)
@@ -103,7 +103,7 @@ def test_differs_from_flat_ring():
 
 @pytest.mark.parametrize(("rows", "columns"), GRIDS)
 def test_words(rows, columns):
-    """Each node sends 2K(C-1)/C + 2(K/C)(R-1)/R words of raw vectors, in addition to headers and CRCs."""
+    """Each node sends 2K(C-1)/C + 2(K/C)(R-1)/R words for a raw vector of K, in addition to headers and CRCs."""
     length = 32 * rows * columns * 8
     generator = np.random.default_rng(1)
     gradients = ring.bits(generator.standard_normal((rows, columns, length)))
@@ -111,12 +111,12 @@ def test_words(rows, columns):
     payload = result.words - ring.PACKET_OVERHEAD * result.packets
     expected = 2 * length * (columns - 1) // columns + 2 * (length // columns) * (rows - 1) // rows
     assert (payload == expected).all()
-    if min(rows, columns) > 1:  # the number of words equals a flat ring's
+    if min(rows, columns) > 1:  # a flat ring sends the same number of words
         assert expected == 2 * length * (rows * columns - 1) // (rows * columns)
 
 
 def test_owned():
-    """Each element has one owner; within a column, owners divide the elements that remain after the row sums."""
+    """Each element has one owner; the nodes of a column share the elements that row sums leave in that column."""
     for rows, columns in GRIDS:
         for length in (1, 40, 700):
             parts = [index for row in grid.owned(length, rows, columns) for index in row]
@@ -130,7 +130,7 @@ def test_owned():
 @pytest.mark.parametrize(("weight_codec", "gradient_codec"), [
     ("mx9", "mx9"), ("bf16", "raw"), ("raw", "mxfp8_e4m3"), ("mxfp8_e4m3", "zero_value")])
 def test_codecs(weight_codec, gradient_codec):
-    """Weights are the decoded master weights, and residuals hold the encoding loss of rows and of columns."""
+    """Weights are the decoded master weights, and residuals hold the encoding losses along rows and columns."""
     generator = np.random.default_rng(3)
     rows, columns, length = 2, 3, 500
     codec = WEIGHT_CODECS[weight_codec]
@@ -161,7 +161,7 @@ def test_codecs(weight_codec, gradient_codec):
 
 @pytest.mark.parametrize("name", [name for name, codec in GATEWARE.items() if codec.repeatable])
 def test_coded_weights_are_coded_again_without_loss(name):
-    """Weights that a codec has decoded are encoded and decoded again without change."""
+    """Encoding and decoding weights that a codec has already decoded does not change them."""
     generator = np.random.default_rng(len(name))
     codec = codec_of(name)
     for number in range(100):

@@ -53,7 +53,7 @@ def test_round_trip(density):
         words = model.encode(values)
         np.testing.assert_array_equal(model.decode(words, count), values)
         assert model.group_sizes(values).sum() == len(words)
-        # The marks equal the full node's; the elements are the same numbers, one per word.
+        # Group marks equal a full node's; elements are sent one per word.
         full = zero_value.encode(model.to_words(values))
         starts = np.cumsum([0, *zero_value.group_sizes(full)[:-1]])
         marks = np.cumsum([0, *model.group_sizes(values)[:-1]])
@@ -78,7 +78,7 @@ test_bad_streams = refused(model.decode, {}, [
     (1, 0, ONE // 2, ONE, -1),            # 0.5 is rounded to 1
     (-1, 0, ONE // 2, ONE, 0),            # -0.5 is rounded to 0
     (1, 0, ONE // 2 - 1, ONE, 0),
-    (MOST, MOST, ONE, -ONE, MOST),        # exceeds the largest weight
+    (MOST, MOST, ONE, -ONE, MOST),        # saturates at the largest weight
     (MOST, LEAST, ONE, ONE, LEAST),
     (MOST, 0, 2 * ONE - 1, ONE, -MOST),   # the step saturates
     (LEAST, 0, 2 * ONE - 1, ONE, MOST),
@@ -117,10 +117,10 @@ def test_update_is_that_of_the_fixed_point_lane():
 
 
 def test_every_gradient():
-    """Every gradient agrees with a definition in rational numbers."""
+    """The update of every possible gradient agrees with exact arithmetic."""
     gradients = np.arange(LEAST, MOST + 1)
     for scale, rate in ((ONE, 1234), (ONE // 2, ONE), (-ONE, 777), (2 * ONE - 1, 2 * ONE - 1), (3, -2 * ONE)):
-        step = np.clip(np.floor(gradients * (scale / ONE) + 0.5), LEAST, MOST)  # exact: products have 34 of 53 bits
+        step = np.clip(np.floor(gradients * (scale / ONE) + 0.5), LEAST, MOST)  # exact: 34 of 53 bits
         expected = np.clip(100 - np.floor(step * (rate / ONE) + 0.5), LEAST, MOST)
         update = model.update(gradients, np.full(len(gradients), 100), gradient_scale=scale, learning_rate=rate)
         np.testing.assert_array_equal(update.weights, expected)
@@ -179,7 +179,7 @@ def test_mask_by_hand():
 
 
 def test_jobs_are_those_of_a_full_node():
-    """A job has the words of a full node's job, split into halves."""
+    """A job has the words of a full node's job, split into 16-bit halves."""
     generator = np.random.default_rng(8)
     for _ in range(20):
         numbers = {name: int(generator.integers(4096)) for name in (
@@ -215,7 +215,7 @@ def test_masks_are_those_of_the_definition():
 
 
 def changed(index, value):
-    """The list of a valid and an invalid job, with one element of the second changed."""
+    """A list of two jobs, the second with one changed element that makes it invalid."""
     memory = listed(TRIANGLE, TRIANGLE)
     memory[model.JOB_ELEMENTS + index] = value
     return memory
@@ -228,7 +228,7 @@ def changed(index, value):
     changed(2, 4096), changed(3, -1),         # rows and columns with too many bits
     changed(6, 4096), changed(6, -1), changed(7, 1), changed(7, -1),
     *(changed(index, 4096) for index in range(8, 15)),
-    listed(dataclasses.replace(TRIANGLE), dataclasses.replace(TRIANGLE, count=2)),  # list is longer than allowed
+    listed(dataclasses.replace(TRIANGLE), dataclasses.replace(TRIANGLE, count=2)),  # too many elements
     listed(TRIANGLE),                         # list ends too early
     listed(TRIANGLE, TRIANGLE)[:-1],
 ])

@@ -19,7 +19,7 @@ TYPES = {Element.FP8_E4M3: ml_dtypes.float8_e4m3fn, Element.FP8_E5M2: ml_dtypes.
 
 
 def _block(codes, width, scale):
-    """A block as a number: its scale in the lowest byte, then its codes, the first code lowest."""
+    """Encode a block as an integer: the scale in the lowest byte, followed by the codes, first code lowest."""
     return scale | sum(code << 8 + width * index for index, code in enumerate(codes))
 
 
@@ -31,7 +31,7 @@ def _block(codes, width, scale):
     ("MXFP6_E3M2", 6, 4, 28, 0.0625), ("MXFP6_E2M3", 6, 2, 7.5, 0.125), ("MXFP4_E2M1", 4, 2, 6, 0.5),
     ("MXINT8", 8, 0, 127 / 64, 1 / 64)])
 def test_specified_formats(name, bits, emax, largest, smallest):
-    """Each format has 8 scale bits, 32 elements, and the specified widths, largest and smallest numbers."""
+    """Each format has 8 scale bits, 32 elements, and the specified widths and smallest and largest numbers."""
     codec = getattr(mx, name)
     assert (codec.code_bits, codec.block, codec.block_bits) == (bits, 32, 8 + 32 * bits)
     assert codec.lowest == emax
@@ -49,7 +49,7 @@ def test_element():
 
 
 def test_fp4_by_hand():
-    """The largest is below 8: a scale of 1. Codes of 0 to 7 are 0, 0.5, 1, 1.5, 2, 3, 4, 6; ties go to even."""
+    """A largest number below 8 gives a scale of 1; codes 0 to 7 are 0, 0.5, 1, 1.5, 2, 3, 4, 6; ties go to even."""
     values = [5, -1.5, 0.25, 0.26, 0.75, 2.5, 3.5, -5.01, 1.25, 1.75, -0.25, 7.9]
     codes = [6, 8 | 3, 0, 1, 2, 4, 6, 8 | 7, 2, 4, 8 | 0, 7]
     number = _block(codes, 4, 127)
@@ -66,10 +66,10 @@ def test_fp4_by_hand():
 @pytest.mark.parametrize(("name", "bits", "values", "codes"), [
     ("MXFP6_E3M2", 6, [28, 31, 0.0625, 0.03125, 0.09375, -1, 1.125], [31, 31, 1, 0, 2, 32 | 12, 12]),
     ("MXFP6_E2M3", 6, [7.5, 7.9, 0.125, 0.0625, 0.1875, -1, 1.0625], [31, 31, 1, 0, 2, 32 | 8, 8]),
-    ("MXFP8_E4M3", 8, [448, 511, -464, 2.0 ** -9, 2.0 ** -10, 1], [0x7E, 0x7E, 0xFE, 1, 0, 0x38]),  # next to a NaN
+    ("MXFP8_E4M3", 8, [448, 511, -464, 2.0 ** -9, 2.0 ** -10, 1], [0x7E, 0x7E, 0xFE, 1, 0, 0x38]),  # 0x7F is NaN
     ("MXFP8_E5M2", 8, [57344, 65535, -61440, 2.0 ** -16, 2.0 ** -17, 1], [0x7B, 0x7B, 0xFB, 1, 0, 0x3C])])
 def test_ends_of_elements(name, bits, values, codes):
-    """The largest number, numbers that saturate, the smallest, and numbers rounded to even have the right codes."""
+    """The smallest and the largest number, saturating numbers, and ties to even have the right codes."""
     number = _block(codes, bits, 127)
     words = getattr(mx, name).encode(bits_of(values))
     assert words.tolist() == [number >> 32 * word & 0xFFFF_FFFF for word in range(1 + bits)]
@@ -77,7 +77,7 @@ def test_ends_of_elements(name, bits, values, codes):
 
 @pytest.mark.parametrize(("name", "emax"), [("MXFP8_E5M2", 15), ("MXFP4_E2M1", 2), ("MXINT8", 0)])
 def test_ends_of_the_scale(name, emax):
-    """The field is the exponent minus emax plus 127, and at least 0."""
+    """The scale field is the largest exponent minus emax plus 127, and at least 0."""
     codec = getattr(mx, name)
     for power in (-126, emax - 127, emax - 126, 0, 127):
         if power >= -126:
@@ -91,7 +91,7 @@ def test_ends_of_the_scale(name, emax):
 
 @pytest.mark.parametrize("element", TYPES)
 def test_blocks_are_those_of_ml_dtypes(element):
-    """Block words match for any size: scales by definition, elements and their numbers by ml_dtypes."""
+    """For blocks of any magnitude, scales match their definition, and elements match ml_dtypes."""
     codec, dtype = Microscaling(element=element), TYPES[element]
     largest = float(ml_dtypes.finfo(dtype).max)
     emax = np.frexp(largest)[1] - 1
@@ -114,13 +114,13 @@ def test_blocks_are_those_of_ml_dtypes(element):
 
 @pytest.mark.parametrize("element", TYPES)
 def test_scales_rounded_up(element):
-    """The scale is the lowest power of two at which the block's largest number does not saturate, up to 2^127."""
+    """The scale is the smallest power of two, up to 2^127, at which the block's largest number does not saturate."""
     codec, dtype = Microscaling(element=element, scale=Scale.UP), TYPES[element]
     largest = float(ml_dtypes.finfo(dtype).max)
     generator = np.random.default_rng(2)
     powers = generator.integers(-110, 127, (3200, 1)) - generator.integers(0, 12, (3200, 32))
     numbers = generator.uniform(1, 2, (3200, 32)).astype(np.float32)
-    # Numbers around the largest number of the format, where scales change.
+    # Scales change near the format's largest number.
     edge = np.float32(largest / 2.0 ** codec.lowest)
     near = np.array([edge, np.nextafter(edge, np.float32(0)), np.nextafter(edge, np.float32(4))])
     numbers[:1600, 5] = generator.choice(near, 1600)
@@ -140,7 +140,7 @@ def test_scales_rounded_up(element):
 
 
 def test_scale_rounded_up_by_hand():
-    """Above 6 the scale doubles; numbers without an exponent do not raise it, nor do numbers at its end."""
+    """The scale doubles above 6, but not for subnormal numbers or at the largest scale."""
     for number, exponent, code in ((6, 127, 7), (6.0000005, 128, 5), (7, 128, 6), (7.99, 128, 6), (8, 128, 6)):
         blocks = mx.MXFP4_E2M1_UP.quantise(bits_of([number]))
         assert (blocks.exponents.tolist(), blocks.codes[0, 0]) == ([exponent], code), number
@@ -151,10 +151,10 @@ def test_scale_rounded_up_by_hand():
 
 @pytest.mark.parametrize("element", TYPES)
 def test_elements_are_those_of_ml_dtypes(element):
-    """Every bfloat16, and numbers around rounding thresholds, are encoded like ml_dtypes at a scale of one."""
+    """At a scale of one, every bfloat16, and numbers near rounding thresholds, are encoded as in ml_dtypes."""
     codec, dtype = Microscaling(element=element), TYPES[element]
     largest = float(ml_dtypes.finfo(dtype).max)
-    top = 2.0 ** (codec.lowest)  # number with exponent emax, which gives a block a scale of one
+    top = 2.0 ** (codec.lowest)  # exponent emax gives a scale of one
     near = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
     values = values_of(np.concatenate([near, near + 1, near - 1, near + 0x8000, near + 0x8001, near + 0x7FFF]))
     values = values[(np.abs(values) < 2 * top) & ((np.abs(values) >= 2.0 ** -126) | (values == 0))]
@@ -168,7 +168,7 @@ def test_elements_are_those_of_ml_dtypes(element):
 
 @pytest.mark.parametrize("element", TYPES)
 def test_scales_are_those_of_ml_dtypes(element):
-    """Every scale with every code decodes as in ml_dtypes, in binary64, except for subnormals."""
+    """Every code at every scale decodes as in ml_dtypes, in binary64, except that subnormals become zeros."""
     codec, dtype = Microscaling(element=element), TYPES[element]
     codes = np.tile(np.arange(1 << codec.code_bits), (255, 1)).reshape(255, -1)
     padded = -(-codes.shape[1] // codec.block) * codec.block
@@ -191,7 +191,7 @@ def test_nan_scale_is_that_of_ml_dtypes():
 
 
 def test_int8():
-    """Every code of MXINT8, including -2, is its integer / 64 times the scale."""
+    """Every code of MXINT8, including the one for -2, decodes to code / 64 times the scale."""
     codec = mx.MXINT8
     codes = np.arange(256)
     blocks = Blocks(np.full(8, 127), np.zeros((8, 0), np.int64), codes.reshape(8, 32))
@@ -206,7 +206,7 @@ def test_int8():
 
 
 def test_integers():
-    """Numbers are integers in units of the smallest number."""
+    """All element values are integer multiples of the smallest one."""
     for element, dtype in TYPES.items():
         codec = Microscaling(element=element)
         codes = np.arange(1 << codec.code_bits)
@@ -218,7 +218,7 @@ def test_integers():
 
 
 def test_order_of_codes():
-    """Larger magnitudes are larger numbers, and the sign bit negates."""
+    """Codes with larger magnitude bits are larger numbers, and the sign bit negates."""
     for element in TYPES:
         codec = Microscaling(element=element)
         numbers = codec.integers(np.arange(1 << codec.code_bits)).tolist()

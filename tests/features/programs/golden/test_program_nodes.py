@@ -16,7 +16,7 @@ def same(operation, nodes, *, collective=True, waits=(), **fields):
 
 
 def step(nodes, *, wait=True):
-    """A pass: gradients are stored, and an update waits for them or does not."""
+    """Program of one pass: a command stores gradients, and an update follows, with or without a wait."""
     return [[same("COMPUTE", nodes, collective=False, length=LENGTH, state_base=HALF, waits=((1, 1),))],
             [same("LATCH", nodes, collective=False, waits=((0, 0),)),
              same("FUSED_UPDATE", nodes, length=LENGTH, waits=((int(wait), 0),))]]
@@ -34,7 +34,7 @@ def golden(nodes, seed, **options):
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5])
 @pytest.mark.parametrize("codec", ["raw", "mx9"])
 def test_an_update_is_the_ring_s(nodes, codec):
-    """State and master weights in the memories of their owners give the same update as whole vectors."""
+    """Updates with state and master weights divided among their owners equal updates of whole vectors."""
     weights = ring.bits(np.random.default_rng(nodes).standard_normal(LENGTH))
     model = golden(nodes, nodes, weight_codec=CODECS[codec])
     master, state = weights, [np.zeros(LENGTH, dtype=np.uint32)]
@@ -51,7 +51,7 @@ def test_an_update_is_the_ring_s(nodes, codec):
 
 @pytest.mark.parametrize("nodes", [2, 3, 5])
 def test_strict_is_an_update(nodes):
-    """An update equals REDUCE_SCATTER, an update of a node's own blocks, and ALL_GATHER."""
+    """FUSED_UPDATE equals REDUCE_SCATTER, updates of each node's own blocks, and ALL_GATHER."""
     own = [list(range((rank + 1) % nodes, 7, nodes)) for rank in range(nodes)]
     lengths = [max(0, min(32 * len(groups), 32 * len(groups) - 32 * 7 + LENGTH if 6 in groups else 32 * len(groups)))
                for groups in own]
@@ -71,7 +71,7 @@ def test_strict_is_an_update(nodes):
 
 
 def test_orders():
-    """Every order ends with the same weights; without the wait, some orders end with different ones."""
+    """All orders of execution give the same weights, but not if the update does not wait for the gradients."""
     def weights(seed, *, wait):
         model = golden(3, 11)
         model.run(step(3, wait=wait), passes=3, seed=seed)
@@ -82,7 +82,7 @@ def test_orders():
 
 
 def test_settings_are_those_of_the_latch():
-    """Settings that are written after the latch apply to the next pass."""
+    """Settings that are written after LATCH do not affect the current pass."""
     model = golden(2, 13)
     queues = step(2)
     model.run(queues)
@@ -102,7 +102,7 @@ def test_before_each_pass():
 
 @pytest.mark.parametrize("codec", ["zero_value", "mx9"])
 def test_sums_and_weights(codec):
-    """Sums, ALL_GATHER and BROADCAST are right with residuals, block offsets and alternating weights."""
+    """Reductions, ALL_GATHER and BROADCAST are correct with residuals, block offsets and alternating weights."""
     nodes, shape = 3, {"length": LENGTH, "block_offset": 2}
     model = golden(nodes, 23, gradient_codec=CODECS[codec])
     generator = np.random.default_rng(29)

@@ -8,7 +8,7 @@ from hdl.features.quantization.arithmetic import Variant
 from sim.golden.features.quantization.quantization import Layer, adjusted, infer, matrix_vector, requantize
 from tests.refusals import refused, refuses
 
-# Weights -0.30, -0.10, 0, 0.05, 0.20, 0.90; their codes and offsets by hand.
+# Weights -0.30, -0.10, 0, 0.05, 0.20, 0.90 with known codes and offsets.
 KNOWN = {
     (8, "min"): (-64, [0, 42, 64, 74, 106, 255], [-64, -22, 0, 10, 42, 191]),
     (8, "max"): (191, [255, 213, 191, 181, 149, 0], [-64, -22, 0, 10, 42, 191]),
@@ -78,7 +78,7 @@ def test_layers_follow_each_other():
 
 
 def test_longest_sum_does_not_overflow():
-    """The longest sum, at both ends and with the largest bias, does not overflow; with one more input it does."""
+    """The longest sum of extreme numbers with the largest bias does not overflow; with one more input it does."""
     length, most = arithmetic.LENGTH_MAX, 1 << arithmetic.BIAS_BITS - 1
     codes = np.zeros((1, length), np.int64)
     ends = [Layer(codes, -256, "min", 8, -most, 1, 1, False, False, True),

@@ -15,12 +15,12 @@ CORNERS = np.concatenate([CORNERS, CORNERS | 0x8000_0000])
 
 
 def gaussian(count=4096, sigma=0.02, seed=0):
-    """Weights as bit patterns, with the number of exponents of the known answer."""
+    """Draw Gaussian weights as bit patterns."""
     return (np.random.default_rng(seed).standard_normal(count) * sigma).astype(np.float32).view(np.uint32)
 
 
 def known_weights():
-    """4,096 weights of 16 distinct exponents."""
+    """4,096 weights with 16 distinct exponents, as the known answers require."""
     seed = next(seed for seed in range(100) if len(np.unique(gaussian(seed=seed) >> 23 & 0xFF)) == 16)
     return gaussian(seed=seed)
 
@@ -59,7 +59,7 @@ def test_errors():
 
 @pytest.mark.parametrize(("mantissas", "ratio", "error"), [(8, 3.96, 0.054), (16, 3.51, 0.026), (32, 3.13, 0.015)])
 def test_known_ratios(mantissas, ratio, error):
-    """The formula and the sent words have the known ratios. Errors come from different weights of the same kind."""
+    """The formula and the sent words give the known ratios; errors are close to known errors of similar weights."""
     weights = known_weights()
     table = LookupTable(mantissas=mantissas, centroids=True)
     words = table.encode(weights, mantissa_centroids(weights, table))
@@ -78,7 +78,7 @@ def test_32_centroids_reach_three():
 
 
 def test_one_group_by_hand():
-    """1.0, -1.5, 0.0 and 2.0 in eight bins: exponents 0, 127 and 128 take two bits, and a code six."""
+    """Known group: 1.0, -1.5, 0.0, 2.0 in eight bins; exponents 0, 127 and 128 need two bits, and a code has six."""
     table = LookupTable(mantissas=8)
     words = table.encode(np.array([1, -1.5, 0, 2], np.float32).view(np.uint32))
     assert words[0] == 128 << 24 | 128 << 16 | 127 << 8 | 0
@@ -95,7 +95,7 @@ def test_one_group_by_hand():
 @pytest.mark.parametrize("centroids", [False, True])
 @pytest.mark.parametrize("mantissas", [8, 32, 128])
 def test_exact_parts(mantissas, centroids):
-    """Exponents and signs of all numbers, zeros and infinities are exact; other numbers become neither."""
+    """Exponents, signs, zeros and infinities are exact, and no other number becomes a zero or an infinity."""
     generator = np.random.default_rng(mantissas)
     elements = np.concatenate([CORNERS, generator.integers(0, 1 << 32, 20_000, dtype=np.uint32), gaussian()])
     table = LookupTable(mantissas=mantissas, centroids=centroids)
@@ -103,7 +103,7 @@ def test_exact_parts(mantissas, centroids):
     if centroids:
         spacing = (1 << 23) // mantissas
         chosen = np.arange(mantissas) * spacing + generator.integers(0, spacing // 2, mantissas)
-        chosen[0] = 0  # a centroid of zero must yield neither zeros nor infinities
+        chosen[0] = 0  # even with a centroid of 0
     words = table.encode(elements, chosen)
     assert len(words) == table.words(len(elements), len(np.unique(elements >> 23 & 0xFF)))
     decoded = table.decode(words, len(elements))
@@ -116,14 +116,14 @@ def test_exact_parts(mantissas, centroids):
 
 @pytest.mark.parametrize("mantissas", [8, 16, 32, 64, 128])
 def test_bins_are_bounded(mantissas):
-    """A bin's middle is at most half a bin away."""
+    """The error of a decoded number is at most half a bin."""
     elements = gaussian()
     assert relative_error(elements, LookupTable(mantissas=mantissas).decode(
         LookupTable(mantissas=mantissas).encode(elements))) <= 1 / (2 * mantissas)
 
 
 def test_bf16_is_without_loss():
-    """128 bins hold all existing fractions, so that every one of the 65,536 encodings is restored."""
+    """With 128 bins, one for each fraction of bfloat16, all 65,536 encodings are restored."""
     elements = np.arange(1 << 16, dtype=np.uint32)
     table = LookupTable(format=BF16, mantissas=128)
     np.testing.assert_array_equal(table.decode(table.encode(elements)), elements)
@@ -131,7 +131,7 @@ def test_bf16_is_without_loss():
 
 
 def test_bf16_against_ml_dtypes():
-    """The words are half those of binary32, and values are within half a bin."""
+    """Decoded bfloat16 weights are within half a bin."""
     weights = (np.random.default_rng(1).standard_normal(4096) * 0.02).astype(ml_dtypes.bfloat16)
     table = LookupTable(format=BF16, mantissas=16)
     decoded = table.decode(table.encode(weights.view(np.uint16))).astype(np.uint16).view(ml_dtypes.bfloat16)
@@ -141,7 +141,7 @@ def test_bf16_against_ml_dtypes():
 
 @pytest.mark.parametrize("format", [FP32, BF16])
 def test_nearest_centroid(format):
-    """Within the width of the compared bits, no centroid is nearer."""
+    """The chosen centroid is the nearest, up to the precision of the compared bits."""
     table = LookupTable(format=format, mantissas=16, centroids=True)
     generator = np.random.default_rng(1)
     for _ in range(20):
@@ -154,7 +154,7 @@ def test_nearest_centroid(format):
 
 
 def test_loaded_centroids():
-    """Packets without centroids equal those with them otherwise; centroids are zeros before they are loaded."""
+    """Packets with and without centroids decode equally; before a load all centroids are zero."""
     generator = np.random.default_rng(1)
     weights = (generator.standard_normal(300) * 0.02).astype(np.float32).view(np.uint32)
     centroids = np.sort(generator.choice(1 << 23, 32, replace=False)).astype(np.uint32)

@@ -10,11 +10,11 @@ FOUR = Code(tuple(range(120, 135)), (4,) * 16)
 
 
 def test_four_bits_by_hand():
-    """1.0 has the exponent 127, the eighth of the code, with code 0111; bits are sent from the highest one on."""
+    """Known code: exponent 127 of 1.0 is the eighth symbol, with code 0111; bits are sent from the highest one on."""
     words = PrefixCode().encode([0x3F80, 0xBFC0], FOUR)
     assert words[:4].tolist() == [0x7B7A_7978, 0x7F7E_7D7C, 0x8382_8180, 0x0086_8584]
     assert words[4:6].tolist() == [0x4444_4444] * 2
-    # 1.0: no fraction, no sign, 0111. -1.5: half a fraction, a sign, 0111. The end: zeros, 1111, and 120.
+    # 1.0 is fraction 0, sign 0, code 0111. -1.5 is fraction 0.5, sign 1, code 0111. The end: zeros, 1111, and 120.
     bits = "00000000" "0111" "00000011" "0111" "00000000" "1111" "00011110"
     assert words[6:].tolist() == [int(bits[:32][::-1], 2), int(bits[32:][::-1], 2)]
     assert PrefixCode().decode(words).tolist() == [0x3F80, 0xBFC0]
@@ -50,7 +50,7 @@ def test_errors():
 
 
 def test_lengths_are_best():
-    """Code lengths are the best among all ascending lengths of complete codes with six symbols."""
+    """Code lengths are optimal among all complete prefix codes with six symbols and ascending lengths."""
     generator = np.random.default_rng(1)
     for longest in (3, 4, 5):
         complete = [lengths for lengths in itertools.combinations_with_replacement(range(1, longest + 1), 6)
@@ -79,7 +79,7 @@ def test_all_encodings():
 
 
 def ratio(elements, longest):
-    """Ratio of the sent words to the words of raw elements."""
+    """Ratio of the encoded words to the words of raw elements."""
     words = PrefixCode().encode(elements, Code.fitted(elements, longest=longest))
     return 2 * len(words) / len(elements)
 
@@ -91,7 +91,7 @@ def test_ratio_of_gaussian_weights():
 
 
 def test_ratio_of_trained_weights(trained_weights):
-    """A perceptron of 64, 128 and 10 units, trained on digits, takes at most 76 % or 68 % of its raw words."""
+    """Trained digits weights shrink to at most 76 % with codes of up to four bits, and 68 % with up to six bits."""
     exponents = trained_weights >> 7 & 0xFF
     covered = np.isin(exponents, Code.fitted(trained_weights, longest=4).exponents).mean()
     assert covered >= 0.999

@@ -1,6 +1,6 @@
 """Golden models of every cycle of encoder and decoder: recurrences over beats and words.
 
-A beat is accepted as soon as it is valid and there is room; earlier loads make room.
+A beat is accepted as soon as it is valid and there is room.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ class _Input:
         return self._free
 
     def trace(self, room, output):
-        """Handshakes of every cycle, after the last beat."""
+        """Handshakes of every cycle; called after the last beat."""
         self.accept(room)
         return Trace(self.feed.valid, self.feed.ready, output.offered >= 0, output.offered)
 
@@ -67,16 +67,16 @@ def trace_encoder(elements, keep, last, *, depth, willing, ready):
 
 
 def trace_decoder(words, *, lanes, depth, willing, ready):
-    """Trace every cycle of a decoder of whole groups with room for ``depth`` beats and the one in collection."""
+    """Trace every cycle of a decoder of whole groups, with room for ``depth`` beats and one being collected."""
     source, output = _Input(len(words), willing), Output(ready)
     taken = []  # per stored beat, the cycle when it leaves the memory
     opened = -1  # cycle when the mask of the last group was consumed for its output
-    closed = 0  # cycle when its last beat was loaded
+    closed = 0  # cycle when the last beat of that group was loaded
     start = 0
     while start < len(words):
         counts = (int(words[start]) >> np.arange(GROUP) & 1).reshape(-1, lanes).sum(axis=1).tolist()
         opened = max(source.accept(opened + 1) + 1, closed)
-        available, stored = [], len(taken)  # per beat, the first cycle when it is available
+        available, stored = [], len(taken)  # first cycle when each beat is available
         for count in counts:
             accepted = opened
             for _ in range(count):

@@ -46,7 +46,7 @@ def random_vectors(generator, total):
 
 
 def vectors_of(density):
-    """Vectors of one density, or of groups of all densities for ``mixed``."""
+    """Vectors of one density, or with groups of all densities if ``density`` is ``mixed``."""
     generators = map(np.random.default_rng, range(20))
     if density != "mixed":
         return [random_elements(generator, 320, density) for generator in generators]

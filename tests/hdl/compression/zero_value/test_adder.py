@@ -44,7 +44,7 @@ def test_adder_known():
     data, last, _, trace = run_adder([model.encode(KNOWN_A)], [model.encode(KNOWN_B)])
     assert data.tolist() == [0b0100_1100, *bits_of([2, 1, 8])]
     assert last.tolist() == [0, 0, 0, 1]
-    # Positions 1, 2, 3 and 6; the first of them cancels.
+    # Positions 1, 2, 3 and 6 have values; the sum at position 1 is zero.
     assert (trace["position"].sum(), trace["added"].sum(), trace["error"].sum()) == (4, 1, 0)
 
 
@@ -55,10 +55,10 @@ def test_adder_latency(positions):
     data, _, when, _ = run_adder([words], [words])
     np.testing.assert_array_equal(data, model.add(words, words))
     mask = positions + Adder().latency
-    # A group's only value takes one cycle more than its mask.
+    # A group with a single value takes one cycle more than its mask.
     assert when.tolist() == [mask, *range(mask + 1 + (positions == 1), mask + 1 + positions + (positions == 1))]
 
-#: Groups are written while later ones are read, so one group, of at most 33 words, is written beyond the bound.
+#: Groups are written while later ones are read, so only the last group, at most 33 words, exceeds the bound.
 ADDER_DELAY = Adder().latency + 1 + GROUP + 1
 
 
@@ -94,7 +94,7 @@ def test_adder_throughput_of_mixed_groups():
 
 
 def test_adder_is_dense():
-    """Dense groups of 33 words take 33 cycles, group after group."""
+    """Each dense group of 33 words takes 33 cycles."""
     words = model.encode(np.full(3200, 0x3F80_0000, np.uint32))
     _, _, when, _ = run_adder([words], [words])
     assert (np.diff(when) == 1).all()
@@ -111,7 +111,7 @@ def _pairs(generator, total):
         b.append(np.where(cancelling & (vector != 0), vector ^ 0x8000_0000, other))
     return [[model.encode(vector) for vector in vectors] for vectors in (a, b)]
 
-#: Every pair of patterns at any two of three streams.
+#: Patterns for three streams, so that any two streams have every pair of patterns.
 _PAIRS = [(a, b, STALLS[(STALLS.index(a) + STALLS.index(b)) % len(STALLS)]) for a in STALLS for b in STALLS]
 
 
@@ -133,7 +133,7 @@ def test_adder_values(a_source, b_source, sink):
 
 
 def test_adder_corners():
-    """Infinities, NaNs, subnormal numbers and cancelling values are added right, in all pairs and as copies."""
+    """All pairs of infinities, NaNs, subnormal numbers and cancelling values are added correctly."""
     corners = np.array([0, 1, 0x007F_FFFF, 0x0080_0000, 0x3F80_0000, 0x7F7F_FFFF, 0x7F80_0000], np.uint32)
     corners = np.unique(np.concatenate([corners, corners[1:] | 0x8000_0000, [np.uint32(0x7FC0_0000)]]))
     a, b = (model.encode(values.reshape(-1)) for values in np.meshgrid(corners, corners))
@@ -160,7 +160,7 @@ def test_adder_format():
     (EMPTY, TWO, ONE.tolist()),
     (EMPTY, np.zeros(3, np.uint32), [0]),
     (ONE, ONE[:2], [0b01, 0x4000_0000]),  # stream ends before its second value
-    (ONE, ONE[:1], [0]),  # stream ends with a mask that announces values
+    (ONE, ONE[:1], [0]),  # stream ends after a mask that announces values
     (ONE[:1], ONE[:1], [0]),
     (ONE[:2], ONE[:2], [0b01, 0x4000_0000]),
     (TWO, TWO[:4], [*DOUBLED, 0]),
@@ -176,7 +176,7 @@ def test_adder_unequal_streams(a, b, total):
 
 @pytest.mark.parametrize("sink", STALLS)
 def test_adder_never_hangs(sink):
-    """Streams cut at any point give one well-formed sum per pair, and an error unless the pair is whole."""
+    """Streams cut at any point give one well-formed sum per pair, and an error unless both streams are whole."""
     count = 30_000
     for seed in range(5):
         generator = np.random.default_rng(seed)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Groups without zeros to elements: hdl/compression/zero_value/decoder.py."""
+"""Decoding of groups without zeros to elements: hdl/compression/zero_value/decoder.py."""
 
 import functools
 
@@ -63,7 +63,7 @@ def test_decoder_latency(lanes):
     for values in range(1, GROUP + 1):
         words = model.encode(np.arange(1, values + 1))
         _, _, when = run_decoder(lanes, [words])
-        # The first beat needs only its own values.
+        # The first beat waits only for its own values.
         first = min(values, lanes)
         assert when[0] == max(first + Decoder.latency, Decoder.latency + 1)
 

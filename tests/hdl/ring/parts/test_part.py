@@ -60,8 +60,8 @@ def test_ports(name):
 
 
 def test_sequences():
-    """Only a weight codec has a sequence for decoding, and so a path in the setup. Decoded sums have their own
-    sequence, with last sums in place of a gather."""
+    """Only a weight codec has a sequence for decoding, and therefore a path in the setup. Decoded sums have their own
+    sequence, which ends with the last sums instead of a gather."""
     paths = {name: [field for field in setup_layout(CONFIGS[name]).members
                     if field.startswith(("encode_", "decode_", "sums_"))] for name in ("default", "mx9")}
     assert paths == {"default": ["encode_scatter"], "mx9": ["decode_gather", "sums_scatter", "sums_gather"]}
@@ -93,7 +93,7 @@ def test_errors():
 
 
 def test_example():
-    """The example in the contract is a part that elaborates, and that a node can use in place of the residual."""
+    """The example in the interface's documentation is a part that elaborates, and can replace the residual."""
     names = vars(contract) | {each.__name__: each for each in (
         Module, PacketAdder, Path, RowReader, beat_layout, connect_stream, is_reduce_scatter)}
     exec(textwrap.dedent(contract.__doc__.split("gradients::\n")[1]), names)
