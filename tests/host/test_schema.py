@@ -55,7 +55,7 @@ def test_columns(schema):
     for columns in (schema.own, *(column.columns for column in schema.own)):
         names = [column.name for column in columns]
         assert len(set(names)) == len(names)
-        assert not {"masters", "stand_in", "dealing", "stragglers", "folded", "one_owner", "repeats"} & set(names)
+        assert not {"masters", "stand_in", "dealing", "laggards", "folded", "one_owner", "repeats"} & set(names)
 
 
 def test_all_schemas():
