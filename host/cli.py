@@ -25,8 +25,9 @@ __all__ = ["EXPECTED", "app", "main", "translated"]
 _SHARED = {"--sets": "--steps", "--rate": "--learning-rate"}
 #: Current spelling of each former command, and of its options.
 _COMMANDS = {
-    "relay-nodes": (["train", "--schedule", "streaming"], _SHARED | {"--far": "--server-far"}),
-    "train": (["train"], _SHARED | {"--late": "--stale-gradients", "--lambda": "--staleness-factor"}),
+    ("relay-nodes",): (["train", "--schedule", "streaming"], _SHARED | {"--far": "--server-far"}),
+    ("lab", "relay"): (["lab", "streaming"], {}),
+    ("train",): (["train"], _SHARED | {"--late": "--stale-gradients", "--lambda": "--staleness-factor"}),
 }
 #: Former and current prefix of an option's values, by the option's current name.
 _VALUES = {"--stale-gradients": ("fold", "apply-late"), "--overlap": ("stale:", "delayed:")}
@@ -34,14 +35,12 @@ _VALUES = {"--stale-gradients": ("fold", "apply-late"), "--overlap": ("stale:", 
 
 def translated(arguments: Sequence[str]) -> list[str]:
     """Translate the arguments of a command line to the current spelling."""
-    if list(arguments[:2]) == ["lab", "relay"]:
-        print("warning: gradring lab relay is an old spelling: write gradring lab streaming", file=sys.stderr)
-        return ["lab", "streaming", *arguments[2:]]
-    if not arguments or arguments[0] not in _COMMANDS:
+    former = next((names for names in _COMMANDS if tuple(arguments[:len(names)]) == names), None)
+    if former is None:
         return list(arguments)
-    words, options = _COMMANDS[arguments[0]]
+    words, options = _COMMANDS[former]
     last = ""
-    for argument in arguments[1:]:
+    for argument in arguments[len(former):]:
         name, equals, value = argument.partition("=")
         name = options.get(name, name)
         words = [*words, f"{name}={_translated(name, value)}" if equals else _translated(last, name)]

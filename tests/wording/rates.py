@@ -64,8 +64,13 @@ class Rate:
     limit: float
 
 
-def texts() -> Iterator[Text]:
+@functools.cache
+def texts() -> tuple[Text, ...]:
     """All texts of the project: docstrings, comments, pages and help."""
+    return tuple(_texts())
+
+
+def _texts() -> Iterator[Text]:
     for path in _sources("*.py"):
         source = path.read_text(encoding="utf-8")
         for node in ast.walk(ast.parse(source)):

@@ -47,8 +47,8 @@ def build(config: LateConfig, run: QuorumExecutor, **figures: Any) -> dict[str, 
         "compute": "modelled", "settings": settings, "accuracy": outcome.accuracy, "cycles": run.cycles,
         "bit_exact": True,
         "measured": [{"cycle": cycle, "accuracy": accuracy} for cycle, accuracy in outcome.measured],
-        "gradients": _renamed(outcome.counts),
-        "workers": [{"worker": rank, "factor": config.slow.get(rank, 1.0), **_renamed(counts), "pending": pending,
+        "gradients": outcome.counts,
+        "workers": [{"worker": rank, "factor": config.slow.get(rank, 1.0), **counts, "pending": pending,
                      "abandoned": run.abandoned[rank]}
                     for rank, counts, pending in zip(workers, run.counts(), run.pending(), strict=True)],
         "updates": [{"number": number, "cycle": cycle, "loss": loss, "on_time": ranks(statuses.on_time),
@@ -59,11 +59,6 @@ def build(config: LateConfig, run: QuorumExecutor, **figures: Any) -> dict[str, 
         "stragglers": run.stragglers,
         "switched_out": [{"worker": worker, "after": updates} for worker, updates in run.left_after.items()],
         **figures})
-
-
-def _renamed(counts: dict[str, Any]) -> dict[str, Any]:
-    """Return the counts of gradients by status name."""
-    return dict(counts)
 
 
 def table(report: dict[str, Any]) -> Table:

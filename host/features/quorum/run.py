@@ -10,7 +10,15 @@ from host.console import Progress, make_console, shown, thread_count
 from host.features.quorum import report
 from host.features.quorum.config import LateConfig, stragglers
 from host.features.quorum.schedule_section import Quorum
-from host.features.quorum.updates import BLOCK, QuorumExecutor, Workers, make_quorum_trainer, node_for, patience_of
+from host.features.quorum.updates import (
+    BLOCK,
+    COUNTERS,
+    QuorumExecutor,
+    Workers,
+    make_quorum_trainer,
+    node_for,
+    patience_of,
+)
 from host.models.digits import digits
 from host.models.layers import widths
 from host.options import COUNT, SEEDS, check_range
@@ -72,7 +80,8 @@ class _QuorumRun:
         identity = {
             "straggler": {**dataclasses.asdict(config), "late": config.late.value,
                           "slow": {str(rank): factor for rank, factor in config.slow.items()}},
-            "block": self.block, "configuration": as_dict(self.node), "link_latency": spec.ring.link_latency,
+            "block": self.block, "counters": list(COUNTERS),
+            "configuration": as_dict(self.node), "link_latency": spec.ring.link_latency,
             "host_port": spec.backend.host_port,
             "faults": None if self.faults is None else dataclasses.asdict(self.faults)}
         self.checkpointer = Checkpointer(self.folder / checkpoints.NAME, identity, steps=spec.output.checkpoint)

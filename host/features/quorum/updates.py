@@ -43,8 +43,8 @@ from host.training.workloads import Classifier
 from sim.golden import ring as golden
 from sim.golden.features.quorum.rounds import Close, QuorumRounds, scale_table
 
-__all__ = ["BLOCK", "GradientStatus", "Outcome", "QuorumExecutor", "Workers", "make_quorum_trainer", "node_for",
-           "patience_of", "quorum_batches"]
+__all__ = ["BLOCK", "COUNTERS", "GradientStatus", "Outcome", "QuorumExecutor", "Workers", "make_quorum_trainer",
+           "node_for", "patience_of", "quorum_batches"]
 
 #: Maximum number of rounds in a block.
 BLOCK = 32
@@ -53,7 +53,7 @@ _MAX_COMPUTATION = 1 << 28
 #: Approximate cycles for control words and for starting an APPLY_LATE, without the delay of a late node.
 _CLOSING = 150
 
-_COUNTERS = ("computed", "applied", "applied_late", "dropped")
+COUNTERS = ("computed", "applied", "applied_late", "dropped")
 
 
 @dataclasses.dataclass
@@ -170,7 +170,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         self._dropped: dict[int, int] = {}  # masks of dropped gradients, by round
         self._known_dropped = [0] * config.workers
         self.cycles = 0
-        self._before = [dict.fromkeys(_COUNTERS, 0) for _ in range(config.workers)]  # counts preceding the ledgers
+        self._before = [dict.fromkeys(COUNTERS, 0) for _ in range(config.workers)]  # counts preceding the ledgers
 
     @property
     def left(self) -> int:
@@ -268,7 +268,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         """Count the gradients of each worker by status, except for pending gradients."""
         ledgers = dict(zip(self.members, self._rounds.ledgers, strict=True))
         return [{status: before[status] + (ledgers[worker].counts[status] if worker in ledgers else 0)
-                 for status in _COUNTERS} for worker, before in enumerate(self._before)]
+                 for status in COUNTERS} for worker, before in enumerate(self._before)]
 
     def _counts_to_resume(self) -> list[dict[str, int]]:
         """Counts without pending gradients, since a ring that continues counts these again as computed."""
@@ -311,7 +311,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         behind = self._compare(begin, counters, abandoned=hopeless)
         self.outcome.measured.append((self.cycles, self._workers.accuracy()))
         counts = self.counts()
-        self.outcome.counts = {**{status: sum(worker[status] for worker in counts) for status in _COUNTERS},
+        self.outcome.counts = {**{status: sum(worker[status] for worker in counts) for status in COUNTERS},
                                "pending": sum(map(len, self.pending()))}
         if self.left > 0:
             self._prepare_next(behind, over=over)
@@ -456,7 +456,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         dropped = growth("GRADIENTS_DROPPED", before, self._counters)
         behind = []
         for rank, (ledger, counted) in enumerate(zip(self._rounds.ledgers, self._counters, strict=True)):
-            counts = {status: counted[f"GRADIENTS_{status.upper()}"] for status in _COUNTERS}
+            counts = {status: counted[f"GRADIENTS_{status.upper()}"] for status in COUNTERS}
             if counts != ledger.counts:
                 raise DivergenceError(f"Round {number}: node {rank} has counted {counts} gradients, and must have "
                                       f"counted {ledger.counts}")

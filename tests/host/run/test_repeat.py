@@ -84,6 +84,7 @@ def test_old_spelling(run, tmp_path, capsys):
         "train", "--stale-gradients", "apply-late", "--overlap=delayed:2", "--staleness-factor", "0.5"]
     assert "warning: " in capsys.readouterr().err
     assert translated(["lab", "relay", "--nodes", "2"]) == ["lab", "streaming", "--nodes", "2"]
-    assert capsys.readouterr().err == "warning: gradring lab relay is an old spelling: write gradring lab streaming\n"
+    assert capsys.readouterr().err == (
+        "warning: gradring lab relay --nodes 2 has old spellings: write gradring lab streaming --nodes 2\n")
     same = ["train", "--overlap", "layers", "--output", "stale:2"]
     assert (translated(same), capsys.readouterr().err) == (same, "")
