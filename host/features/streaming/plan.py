@@ -271,7 +271,7 @@ class StreamingPlan:
         """One-line description of the plan."""
         name = "resident" if self.worker.resident else "streaming"
         return (f"{name}: {len(self.units)} units of at most {self.window:,} words, {self.count} x {self.microbatch} "
-                f"examples; on a worker {self.peak:,} words on the chip, and {self.far_words:,} in far memory")
+                f"examples; per worker {self.peak:,} words on chip and {self.far_words:,} in far memory")
 
     def check(self) -> None:
         """Raise ``ValueError`` if the worker has no room for the plan."""

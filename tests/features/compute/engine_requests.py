@@ -80,5 +80,5 @@ def run_list(unit, memories, address, *, length=6, base=0, tag=0, note="", **opt
 def layers(address, *, length=6, base=0, **fields):
     """Fields of a LAYERS command, with arbitrary values in fields that it ignores."""
     return {"operation": Operation.LAYERS, "weight_base": address, "state_base": base, "length": length,
-            "gradient_base": 0xABCD_EF01, "rank": 9, "size": 3, "port": 7, "root": 8, "turn": 5, "stride": 0,
+            "gradient_base": 0xABCD_EF01, "rank": 9, "size": 3, "port": 7, "root": 8, "block_offset": 5, "stride": 0,
             "duration": 0x7777_7777, **fields}

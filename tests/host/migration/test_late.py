@@ -56,10 +56,10 @@ def test_same_bits():
     moved, pending = train([1, 2] * 20)
     print("pending gradients at each move:", pending)
     assert sum(pending) > 0
-    assert moved.executor.fates == whole.executor.fates
+    assert moved.executor.statuses == whole.executor.statuses
     assert moved.executor.counts() == whole.executor.counts()
     actual, expected = moved.state(), whole.state()
     assert (actual["master"] == expected["master"]).all()
     assert all(np.array_equal(item, other) for item, other in zip(actual["state"], expected["state"], strict=True))
     assert moved.executor.outcome.losses == whole.executor.outcome.losses
-    assert any(late for item in whole.executor.fates for late in [item.late])
+    assert any(late for item in whole.executor.statuses for late in [item.late])
