@@ -1,0 +1,63 @@
+"""Layout of tensors in a flat vector: each tensor begins a group."""
+
+from collections.abc import Sequence
+
+import torch
+
+from host.pytorch.reproducible.arithmetic import GROUP
+
+__all__ = ["Layout", "check_tensors"]
+
+
+def check_tensors(tensors: Sequence[torch.Tensor]) -> None:
+    """Raise ValueError unless tensors are binary32 and on one device."""
+    if not tensors:
+        raise ValueError("Tensors must be given: at least one")
+    for tensor in tensors:
+        if tensor.dtype != torch.float32 or tensor.layout != torch.strided:
+            raise ValueError(f"Tensors must be dense and of torch.float32, not {tensor.layout} of {tensor.dtype}")
+        if tensor.device != tensors[0].device:
+            raise ValueError(f"Tensors must be on one device, not on {tensors[0].device} and {tensor.device}")
+
+
+class Layout:
+    """Layout of tensors of certain shapes in a flat vector of whole groups.
+
+    Attributes
+    ----------
+    length : int
+        Elements of the vector, with those that fill up the last group of each tensor.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        check_tensors(tensors)
+        self._shapes = [tensor.shape for tensor in tensors]
+        self._starts = [0]
+        for tensor in tensors:
+            self._starts.append(self._starts[-1] + -(-tensor.numel() // GROUP) * GROUP)
+        self.length = self._starts[-1]
+        self.device = tensors[0].device
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Value that is equal for equal layouts."""
+        return self.device, tuple(self._shapes)
+
+    def views(self, vector: torch.Tensor) -> list[torch.Tensor]:
+        """Parts of a vector with the shapes of the tensors."""
+        return [vector[start:start + shape.numel()].view(shape)
+                for start, shape in zip(self._starts, self._shapes, strict=False)]
+
+    def gather(self, tensors: Sequence[torch.Tensor], vector: torch.Tensor) -> None:
+        """Copy tensors into a vector; elements between them stay as they are."""
+        torch._foreach_copy_(self.views(vector), [tensor.detach() for tensor in tensors])
+
+    def scatter(self, vector: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+        """Copy a vector into tensors."""
+        torch._foreach_copy_([tensor.detach() for tensor in tensors], self.views(vector))
+
+    def direct(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+        """The only tensor as a flat vector, if it consists of whole groups and is contiguous."""
+        if len(tensors) == 1 and tensors[0].is_contiguous() and self.length == tensors[0].numel():
+            return tensors[0].detach().view(-1)
+        return None

@@ -1,0 +1,99 @@
+"""Arithmetic on tensors: bit-identical to the golden model of reproducible sums."""
+
+import numpy as np
+import pytest
+
+from sim.golden import reproducible as golden
+from sim.golden.reproducible import GROUP, group_starts
+
+torch = pytest.importorskip("torch")
+torch.set_num_threads(1)  # as in tests/host/training/test_torch.py
+
+from host.pytorch.reproducible import arithmetic  # noqa: E402
+
+_ADDENDS = "Number of addends must be an integer between 1 and 64 for sums of 8 bits, not "
+
+
+def patterns(seed, shape):
+    """Bit patterns of finite numbers, half of them with any exponent and half with similar ones."""
+    generator = np.random.default_rng(seed)
+    similar = generator.standard_normal(shape).astype(np.float32).view(np.uint32)
+    values = np.where(generator.random(shape) < 0.5, generator.integers(0, 2 ** 32, shape, np.uint32), similar)
+    values[generator.random(shape) < 0.1] &= 0x807F_FFFF
+    return np.where(np.isfinite(values.view(np.float32)), values, 0x8000_0000).astype(np.uint32)
+
+
+def tensor(values):
+    return torch.from_numpy(values.view(np.float32).copy())
+
+
+@pytest.mark.parametrize("width", range(4, 33))
+def test_same_as_golden(width):
+    """Exponents, integers and sums of random numbers with any exponents."""
+    addends, starts = patterns(width, (3, 40 * GROUP)), group_starts([40 * GROUP])
+    bits = golden.addend_bits(width, 3)
+    assert arithmetic.addend_bits(width, 3) == bits
+    fields = golden.exponent_fields(addends, starts).max(axis=0)
+    own = np.max([arithmetic.exponent_fields(tensor(row)).numpy() for row in addends], axis=0)
+    assert (own == fields).all()
+    integers = [golden.quantize(row, fields, starts, bits) for row in addends]
+    actual = [arithmetic.quantize(tensor(row), torch.from_numpy(own), bits) for row in addends]
+    assert (np.array([row.numpy() for row in actual]) == integers).all()
+    words = sum(arithmetic.pack(row, width) for row in actual)
+    total = arithmetic.unpack(words, width)
+    assert (total.numpy() == sum(integers)).all()
+    sums = arithmetic.round_sum(total, torch.from_numpy(own), bits)
+    assert (sums.numpy().view(np.uint32) == golden.round_sum(sum(integers), fields, starts, bits)).all()
+
+
+def test_limits():
+    """All widths of the largest and smallest numbers, alone and beside smaller ones."""
+    values = np.zeros((6, GROUP), np.uint32)
+    values[:, 0] = 0x7F7F_FFFF, 0xFF7F_FFFF, 0x0000_0001, 0x807F_FFFF, 0x0080_0000, 0x3FFF_FFFF
+    values[:, 1] = 0x0000_0001, 0x3F80_0000, 0x8000_0000, 0x0000_0001, 0x8000_0001, 0x3F80_0001
+    flat, starts = values.reshape(-1), group_starts([values.size])
+    fields = golden.exponent_fields(flat, starts)
+    for bits in range(2, 33):
+        integers = golden.quantize(flat, fields, starts, bits)
+        actual = arithmetic.quantize(tensor(flat), torch.from_numpy(fields.astype(np.uint8)), bits)
+        assert (actual.numpy() == integers).all(), bits
+        sums = arithmetic.round_sum(actual, torch.from_numpy(fields.astype(np.uint8)), bits)
+        assert (sums.numpy().view(np.uint32) == golden.round_sum(integers, fields, starts, bits)).all(), bits
+
+
+def test_special():
+    """A field of 255 marks groups with an infinity or a NaN of either sign."""
+    values = np.zeros((5, GROUP), np.uint32)
+    values[:4, 7] = 0x7F80_0000, 0xFF80_0000, 0x7FC0_0000, 0xFFC1_2345
+    assert arithmetic.exponent_fields(tensor(values.reshape(-1))).tolist() == [255] * 4 + [1]
+    positive, negative = torch.tensor([[1, 0, 1, 0], [0, 1, 1, 0]], dtype=torch.bool)
+    sums = arithmetic.special_values(positive, negative, torch.ones(4))
+    assert sums.view(torch.int32).tolist() == [0x7F80_0000, -0x80_0000, 0x7FC0_0000, 0x3F80_0000]
+
+
+@pytest.mark.parametrize("length", [16, 32, 512, 544, 2 ** 14])
+def test_checksum(length):
+    """The checksum equals the golden model's, even of extreme words."""
+    for words in (torch.full((length,), -2 ** 31, dtype=torch.int32), torch.full((length,), -1, dtype=torch.int32),
+                  torch.randint(-2 ** 31, 2 ** 31 - 1, (length,), dtype=torch.int32)):
+        assert tuple(arithmetic.checksum(words).tolist()) == golden.checksum(words.numpy().astype(np.int64))
+
+
+def test_errors():
+    for width, addends, text in ((3, 1, "Width of a sum must be an integer between 4 and 32, not 3"),
+                                 (16.0, 1, "Width of a sum must be an integer between 4 and 32, not 16.0"),
+                                 (8, 0, _ADDENDS + "0"), (8, 65, _ADDENDS + "65")):
+        with pytest.raises(ValueError, match=f"^{text}$"):
+            arithmetic.addend_bits(width, addends)
+
+
+def test_subnormals():
+    """A processor that flushes subnormal numbers to zero is found."""
+    arithmetic.check_subnormals(torch.device("cpu"))
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush subnormal numbers")
+    try:
+        with pytest.raises(ValueError, match=r"call torch.set_flush_denormal\(False\)$"):
+            arithmetic.check_subnormals(torch.device("cpu"))
+    finally:
+        torch.set_flush_denormal(False)

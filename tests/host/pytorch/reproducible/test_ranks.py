@@ -1,0 +1,50 @@
+"""Reproducible sums of four processes over gloo, without a launcher or a ring."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.host.pytorch.commands import SCRIPTS
+
+pytest.importorskip("torch")
+
+MODELS = 200
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    """Output of rank 0."""
+    store = tmp_path_factory.mktemp("store") / "store"
+    script, root = str(SCRIPTS / "reproducible_ranks.py"), str(SCRIPTS.parents[3])
+    ranks = [subprocess.Popen([sys.executable, script, str(rank), str(store), str(MODELS)], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": root})
+             for rank in range(4)]
+    try:
+        said = [rank.communicate(timeout=240) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0] * 4, said[0][1] + said[1][1]
+    return json.loads(said[0][0].splitlines()[-1])
+
+
+def test_models(result):
+    """DDP's averages of random models equal those of the golden model, for any buckets and order of ranks."""
+    assert result["models"] == 2 * MODELS
+
+
+@pytest.mark.parametrize("name", ["kept", "narrow", "integers"])
+def test_numbers_of_ranks(result, name):
+    """Training with microbatches gives the same weights, skipped steps and random numbers on 1 to 4 ranks."""
+    outcomes = result[name]
+    assert all(outcome == outcomes[0] for outcome in outcomes)
+    assert outcomes[0][1] == (name == "integers")
+
+
+def test_faults(result):
+    """A block with a wrong checksum is summed again once, on all ranks; the script compares the result."""
+    assert result["faults"] == ("Checksums of blocks 0 of 3 were wrong twice: look for faults of memories and links "
+                                "of the ranks")

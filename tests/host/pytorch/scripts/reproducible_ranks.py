@@ -1,0 +1,129 @@
+"""Reproducible sums in groups of 1 to 4 ranks over gloo; rank 0 prints what was compared."""
+
+import copy
+import itertools
+import json
+import random
+import sys
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gradring.torch import reproducible
+from sim.golden.reproducible import sum_of
+
+SIZES = (1, 2, 3, 4)
+#: Bucket sizes in MB.
+BUCKETS = (0.00001, 0.001, 0.01, 1, 25)
+
+
+def network(seed):
+    """A small random network, with parameters of odd sizes, and a batch of inputs for each of four ranks."""
+    draw = random.Random(seed)
+    torch.manual_seed(seed)
+    sizes = [draw.randint(1, 40) for _ in range(draw.randint(2, 4))]
+    layers = [module for pair in itertools.pairwise(sizes) for module in (nn.Linear(*pair), nn.Tanh())]
+    model = nn.Sequential(*layers)
+    return draw, model, torch.randn(4, 3, sizes[0]) * 2.0 ** draw.randint(-30, 30)
+
+
+def gradients(model, inputs):
+    """Gradients of a batch, as one vector."""
+    model.zero_grad()
+    model(inputs).square().sum().backward()
+    return [parameter.grad.clone() for parameter in model.parameters()]
+
+
+def expected(model, inputs, width):
+    """The golden model's averages of the gradients of several batches."""
+    rows = [torch.cat([item.flatten() for item in gradients(copy.deepcopy(model), part)]) for part in inputs]
+    lengths = [parameter.numel() for parameter in model.parameters()]
+    sums = sum_of(torch.stack(rows).numpy().view(np.uint32), width=width, lengths=lengths)
+    return sums.view(np.float32) / np.float32(len(inputs))
+
+
+def models(groups, rank, count):
+    """Averages by DDP: two bucket sizes, and two orders of ranks, for each of ``count`` random models."""
+    compared = 0
+    for seed in range(count):
+        draw, model, inputs = network(seed)
+        size, width = draw.choice((1, 2, 4)), draw.choice((12, 16, 24, 32))
+        golden = expected(model, inputs[:size], width)
+        for bucket in draw.sample(BUCKETS, 2):
+            order = draw.sample(range(size), size)
+            if rank >= size:
+                continue
+            ddp = DistributedDataParallel(copy.deepcopy(model), process_group=groups[size], bucket_cap_mb=bucket)
+            ddp.register_comm_hook(reproducible.Reducer(width=width, group=groups[size]), reproducible.average)
+            for _ in range(2):  # DDP makes new buckets after the first step
+                actual = torch.cat([item.flatten() for item in gradients(ddp, inputs[order[rank]])]).numpy()
+                assert (actual.view(np.uint32) == golden.view(np.uint32)).all(), (seed, bucket, order)
+            compared += 1
+    return compared
+
+
+def train(group, *, headroom, width):
+    """Weights after steps of 8 microbatches, the number of skipped steps, and a random number."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(9, 33), nn.Dropout(0.3), nn.ReLU(), nn.LayerNorm(33), nn.Linear(33, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    batches = reproducible.Microbatches(model, 8, seed=5, width=width, headroom=headroom, group=group)
+    for step in range(6):
+        for _ in batches(step):
+            scale = 1e6 if step == 3 else 1.0
+            (scale * model(torch.randn(4, 9)).square().sum()).backward()
+        if batches.reduce():
+            optimizer.step()
+    weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    return weights.view(torch.int32).tolist(), batches.skipped, torch.rand(()).item()
+
+
+def faults(group):
+    """A sum in which one word is wrong once is repeated on all ranks; one that stays wrong ends with an error."""
+    reducer = reproducible.Reducer(width=16, group=group)
+    ranks, total, flips = reducer.ranks, reducer.ranks.sum, []
+    values = torch.randn(300_000, generator=torch.Generator().manual_seed(dist.get_rank(group)))
+    right = values.clone()
+    reducer.all_reduce(right)
+
+    def wrong(words):
+        total(words)
+        if flips and ranks.rank == 1:
+            words[flips.pop()] ^= 1 << 20
+
+    ranks.sum = wrong
+    flips[:] = [140_000]
+    again = values.clone()
+    reducer.all_reduce(again)
+    assert torch.equal(again, right)
+    assert reducer.counts.retried == 1
+    flips[:] = [7, 7]
+    try:
+        reducer.all_reduce(values)
+    except RuntimeError as error:
+        return str(error)
+    raise AssertionError("no error")
+
+
+def main(count):
+    rank = dist.get_rank()
+    groups = {size: dist.new_group(list(range(size))) for size in SIZES}
+    result = {"models": models(groups, rank, count)}
+    for name, options in (("kept", {"headroom": None, "width": 32}), ("narrow", {"headroom": None, "width": 16}),
+                          ("integers", {"headroom": 4, "width": 32})):
+        result[name] = [train(groups[size], **options) if rank < size else None for size in SIZES]
+    result["faults"] = faults(groups[2]) if rank < 2 else None
+    if rank == 0:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    _, number, store, models_count = sys.argv
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(number), world_size=4)
+    main(int(models_count))
+    dist.barrier()
+    dist.destroy_process_group()
