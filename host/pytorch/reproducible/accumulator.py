@@ -7,7 +7,8 @@ import torch
 from host.pytorch.reproducible import arithmetic
 from host.pytorch.reproducible.arithmetic import GROUP, SPECIAL
 from host.pytorch.reproducible.layout import Layout
-from host.pytorch.reproducible.reducer import BLOCK, Reducer
+from host.pytorch.reproducible.reducer import Reducer
+from host.pytorch.reproducible.terms import BLOCK, Terms
 
 __all__ = ["Accumulator"]
 
@@ -56,7 +57,8 @@ class Accumulator:
             return  # The step has no sum: an element is too large, or special.
         for part, fields, total in zip(parts, self._fields.split(BLOCK // GROUP), self._total.split(BLOCK),
                                        strict=True):
-            total += arithmetic.quantize(part, fields, self._bits)
+            factors = arithmetic.quantizing_scales(fields, self._bits)
+            total += arithmetic.quantize(part, factors, self._bits).to(torch.int32)
 
     def reduce(self, reducer: Reducer, means: Sequence[torch.Tensor], count: int) -> bool:
         """Write the means of ``count`` microbatches of all ranks into tensors; return False if there is no sum."""
@@ -66,7 +68,8 @@ class Accumulator:
         done = not bool((self._measured > fields).any())
         if done:
             totals = self._total.split(BLOCK)
-            reducer.sum_integers(lambda block, _: totals[block], fields, self._bits, self._layout, self._vector)
+            terms = Terms(fields, self._bits, reducer.width, lambda block, _: [totals[block]])
+            reducer.sum(terms, self._vector, self._layout)
             self._vector /= count
             self._layout.scatter(self._vector, means)
         # The largest finite element of a group with an infinity is unknown.

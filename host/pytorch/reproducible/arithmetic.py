@@ -5,10 +5,17 @@ counterpart in :mod:`sim.golden.reproducible`, on every device that computes bin
 subnormal numbers to zero. Powers of two are multiplied in two steps, since one factor could be out of range.
 """
 
+from collections.abc import Callable, Sequence
+
 import torch
 
-__all__ = ["GROUP", "PACKED_WIDTH", "SPECIAL", "addend_bits", "check_subnormals", "checksum", "exponent_fields",
-           "finite", "pack", "quantize", "round_sum", "special_values", "unpack"]
+__all__ = ["GROUP", "PACKED_WIDTH", "SPECIAL", "Scales", "Sums", "addend_bits", "check_subnormals", "checksums",
+           "exponent_fields", "finite", "pack", "partial_sums", "quantize", "quantizing_scales", "round_sum",
+           "rounding_scales", "special_values", "unpack"]
+
+#: Two columns of factors for groups, and row sums and column sums of a block.
+Scales = tuple[torch.Tensor, torch.Tensor]
+Sums = tuple[torch.Tensor, torch.Tensor]
 
 #: Number of elements that share an exponent.
 GROUP = 32
@@ -52,46 +59,57 @@ def finite(elements: torch.Tensor) -> torch.Tensor:
     return torch.where(elements.isfinite(), elements, 0.0)
 
 
-def _scales(exponents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two columns of binary32 with the product 2**exponents, for exponents from -252 to 254."""
+def _scales(exponents: torch.Tensor) -> Scales:
+    """Powers of two, as two factors with the product 2**exponents, for exponents from -252 to 254."""
     half = exponents >> 1
     first, second = ((part + 127) << 23 for part in (half, exponents - half))
-    return first.view(torch.float32)[:, None], second.view(torch.float32)[:, None]
+    return first.view(torch.float32), second.view(torch.float32)
 
 
-def quantize(elements: torch.Tensor, fields: torch.Tensor, bits: int) -> torch.Tensor:
-    """Integers of ``bits`` bits, each the multiple of 2**(field - 125 - bits) nearest to its finite element."""
-    first, second = _scales(bits + 125 - fields.to(torch.int32))
-    scaled = (elements.view(-1, GROUP) * first).mul_(second).round_()
+def _of_fields(exponents: Callable[[torch.Tensor], torch.Tensor], fields: torch.Tensor) -> Scales:
+    """Factors of groups, from the exponents of all fields."""
+    first, second = _scales(exponents(torch.arange(SPECIAL, dtype=torch.int32, device=fields.device)))
+    index = fields.to(torch.int32)
+    return first.index_select(0, index)[:, None], second.index_select(0, index)[:, None]
+
+
+def quantizing_scales(fields: torch.Tensor, bits: int) -> Scales:
+    """Factors by which elements of groups with these fields become integers of ``bits`` bits, before rounding."""
+    return _of_fields(lambda field: bits + 125 - field, fields)
+
+
+def rounding_scales(fields: torch.Tensor, bits: int) -> Scales:
+    """Factors by which integers of ``bits`` bits are multiplied to give elements."""
+    return _of_fields(lambda field: field - (125 + bits), fields)
+
+
+def quantize(elements: torch.Tensor, factors: Scales, bits: int) -> torch.Tensor:
+    """Integers of ``bits`` bits nearest to finite elements times their group's factors, as binary32."""
+    scaled = (elements.view(-1, GROUP) * factors[0]).mul_(factors[1]).round_()
     if bits <= 24:  # Elements of 24 bits cannot round up to the limit of wider integers.
         limit = 2 ** (bits - 1) - 1
         scaled.clamp_(-limit, limit)
-    return scaled.to(torch.int32).view(-1)
+    return scaled.view(-1)
 
 
-def round_sum(integers: torch.Tensor, fields: torch.Tensor, bits: int) -> torch.Tensor:
-    """Sums as binary32.
+def round_sum(integers: torch.Tensor, factors: Scales, result: torch.Tensor) -> None:
+    """Write sums as binary32.
 
     The conversion to binary32 rounds once: multiples of the smallest subnormal number below the smallest normal
     number have at most 23 bits, so scaling does not round.
     """
-    first, second = _scales(fields.to(torch.int32) - (125 + bits))
-    return (integers.view(-1, GROUP) * first).mul_(second).view(-1)
+    result.copy_(integers)
+    result.view(-1, GROUP).mul_(factors[0]).mul_(factors[1])
 
 
-def pack(integers: torch.Tensor, width: int) -> torch.Tensor:
-    """Words of integers: two integers a word, one from each half of the block, if their sums have at most
-    :data:`PACKED_WIDTH` bits."""
-    if width > PACKED_WIDTH:
-        return integers
+def pack(integers: torch.Tensor, words: torch.Tensor) -> None:
+    """Write words of two integers each, one from each half of the block; their sums have at most 16 bits."""
     low, high = integers.view(2, -1)
-    return (high << 16) + low
+    torch.add(high << 16, low, out=words)
 
 
-def unpack(words: torch.Tensor, width: int) -> torch.Tensor:
-    """Integers of words."""
-    if width > PACKED_WIDTH:
-        return words
+def unpack(words: torch.Tensor) -> torch.Tensor:
+    """Integers of words that hold two each."""
     low = words << 16 >> 16
     return torch.cat([low, (words - low) >> 16])
 
@@ -103,17 +121,23 @@ def special_values(positive: torch.Tensor, negative: torch.Tensor, sums: torch.T
     return torch.where(positive | negative, infinity, sums)
 
 
-def checksum(words: torch.Tensor) -> torch.Tensor:
-    """Sum of a block's words and sum of their prefix sums, modulo 2**32: shape (2,), int64.
+def partial_sums(words: torch.Tensor) -> Sums:
+    """Row sums and column sums, modulo 2**32, of a block's words in a rectangle, for :func:`checksums`."""
+    rectangle = words.view(-1, _ROW if len(words) % _ROW == 0 else GROUP // 2)
+    # Integers that overflow are sums modulo 2**32.
+    return rectangle.sum(1, dtype=torch.int32), rectangle.sum(0, dtype=torch.int32)
 
-    With a rectangle of words, row sums R and column sums C, the prefix sums add up to the sum of
-    (length - row * columns) * R, minus the sum of column * C.
+
+def checksums(sums: Sequence[Sums]) -> torch.Tensor:
+    """Checksums of blocks, shape (blocks, 2): the sum of words and the sum of their prefix sums, modulo 2**32.
+
+    With row sums R and column sums C, the prefix sums add up to the sum of (length - row * columns) * R, minus the
+    sum of column * C. All blocks except the last must have the same length.
     """
-    length = len(words)
-    columns = _ROW if length % _ROW == 0 else 16
-    rectangle = words.view(-1, columns)
-    rows = rectangle.sum(1, dtype=torch.int64) & _MASK
-    sums = rectangle.sum(0, dtype=torch.int64) & _MASK
-    weights = torch.arange(length, 0, -columns, device=words.device)
-    prefix = (weights * rows).sum() - (torch.arange(columns, device=words.device) * sums).sum()
-    return torch.stack([rows.sum(), prefix]) & _MASK
+    if len(sums) > 1 and len(sums[0][0]) != len(sums[-1][0]):
+        return torch.cat([checksums(sums[:-1]), checksums(sums[-1:])])
+    rows, columns = (torch.stack(parts).to(torch.int64) & _MASK for parts in zip(*sums, strict=True))
+    count = columns.shape[1]
+    weights = torch.arange(rows.shape[1] * count, 0, -count, device=rows.device)
+    prefix = (weights * rows).sum(1) - (torch.arange(count, device=rows.device) * columns).sum(1)
+    return torch.stack([rows.sum(1), prefix], 1) & _MASK

@@ -7,7 +7,7 @@ infinity or a NaN. Blocks with a wrong checksum are summed once more.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -15,15 +15,9 @@ from host.pytorch.reproducible import arithmetic
 from host.pytorch.reproducible.arithmetic import GROUP
 from host.pytorch.reproducible.collectives import Ranks
 from host.pytorch.reproducible.layout import Layout, check_tensors
+from host.pytorch.reproducible.terms import BLOCK, Terms
 
-__all__ = ["BLOCK", "Counts", "Reducer"]
-
-#: Elements of a block, which has a checksum, and is small enough for a cache.
-BLOCK = 2 ** 17
-#: Words that follow a block's words: two checksums in halves, and a digest of its exponents.
-_PROOF = 5
-#: Modulus of the digest of exponents, so that no flipped bit is a multiple of it.
-_PRIME = 65_521
+__all__ = ["Counts", "Reducer"]
 
 _Vectors = Sequence[torch.Tensor]
 
@@ -102,7 +96,8 @@ class Reducer:
             vectors = [arithmetic.finite(vector) for vector in vectors]
         total = layout.direct(into)
         result = torch.empty(layout.length, device=layout.device) if total is None else total
-        self.sum_integers(functools.partial(_quantized, vectors, bits), fields, bits, layout, result)
+        terms = Terms(fields, bits, self.width, functools.partial(_quantized, vectors, bits))
+        self.sum(terms, result, layout, again=lambda: self._agree(vectors, layout)[0])
         if flags:
             result.copy_(arithmetic.special_values(*flags, result))
         if divisor != 1:
@@ -111,36 +106,51 @@ class Reducer:
             layout.scatter(result, into)
         return fields, special
 
-    def sum_integers(self, integers: Callable[[int, torch.Tensor], torch.Tensor], fields: torch.Tensor, bits: int,
-                     layout: Layout, result: torch.Tensor) -> None:
+    def sum(self, terms: Terms, result: torch.Tensor, layout: Layout,
+            again: Callable[[], torch.Tensor] | None = None) -> None:
         """Sum integers of all ranks, and write the sums as binary32; sum blocks with wrong checksums again.
 
         Parameters
         ----------
-        integers : function
-            Sum of this rank's integers in a block, from the number of the block and its fields; int32.
-        fields : Tensor
-            Fields of all groups, equal on all ranks.
-        bits : int
-            Bits of each addend.
-        layout : Layout
+        terms : Terms
+            Integers of this rank.
         result : Tensor
-            Vector for the sums; it is written when all blocks have been found right.
+            Vector for the sums; it is written when all blocks have been found right, so it may contain the elements.
+        layout : Layout
+        again : function, optional
+            Agrees on fields again, for blocks that are summed again.
 
         Raises
         ------
         RuntimeError
-            If the checksum of a block is wrong twice.
+            If a block is wrong twice.
         """
-        terms = _Sum(integers, fields, bits, self.width)
         words = self._memory("words", terms.words, torch.int32, layout)
-        wrong = self._exchange(terms, range(terms.blocks), words)
+        parts = terms.split(words)
+        wrong = self._exchange(terms, range(len(parts)), words)
         if wrong:
             self.counts.retried += len(wrong)
-            self._repeat(terms, wrong, words)
-        for block, part in enumerate(result.split(BLOCK)):
-            part.copy_(terms.finish(words, block))
+            if again is not None:
+                terms = terms.with_fields(again())
+            repeated = words.new_empty(terms.size(wrong))
+            still = self._exchange(terms, wrong, repeated)
+            if still:
+                raise RuntimeError(f"Checksums of blocks {', '.join(map(str, still))} of {len(parts)} were wrong "
+                                   f"twice: look for faults of memories and links of the ranks")
+            for block, part in zip(wrong, terms.split(repeated, wrong), strict=True):
+                parts[block].copy_(part)
+        for block, (part, target) in enumerate(zip(parts, result.split(BLOCK), strict=True)):
+            terms.finish(block, part, target)
         self.counts.sums += 1
+
+    def _exchange(self, terms: Terms, blocks: Sequence[int], words: torch.Tensor) -> list[int]:
+        """Sum words of some blocks over all ranks, and return the blocks that are wrong on any rank."""
+        parts = terms.split(words, blocks)
+        terms.encode(blocks, parts, words)
+        self.ranks.sum(words)
+        verdicts = terms.verdicts(parts, words, self.ranks.size)
+        self.ranks.largest(verdicts)
+        return [block for block, wrong in zip(blocks, verdicts.tolist(), strict=True) if wrong]
 
     def _vector(self, layout: Layout, tensors: Sequence[torch.Tensor], index: int) -> torch.Tensor:
         """Tensors as one vector of whole groups."""
@@ -183,83 +193,8 @@ class Reducer:
         positive, negative = flags.bool()
         return positive, negative
 
-    def _repeat(self, terms: "_Sum", wrong: Sequence[int], words: torch.Tensor) -> None:
-        """Sum some blocks again."""
-        parts = [terms.part(words, block) for block in wrong]
-        again = torch.cat(parts)
-        still = self._exchange(terms, wrong, again)
-        if still:
-            raise RuntimeError(f"Checksums of blocks {', '.join(map(str, still))} of {terms.blocks} were wrong "
-                               f"twice: look for faults of memories and links of the ranks")
-        for part, new in zip(parts, again.split([len(part) for part in parts]), strict=True):
-            part.copy_(new)
 
-    def _exchange(self, terms: "_Sum", blocks: Sequence[int], words: torch.Tensor) -> list[int]:
-        """Sum words of some blocks over all ranks, and return the blocks that are wrong on any rank."""
-        parts = words.split([terms.size(block) for block in blocks])
-        for block, part in zip(blocks, parts, strict=True):
-            terms.encode(block, part)
-        self.ranks.sum(words)
-        verdicts = torch.stack([terms.is_wrong(block, part, self.ranks.size)
-                                for block, part in zip(blocks, parts, strict=True)]).to(torch.int32)
-        self.ranks.largest(verdicts)
-        return [block for block, wrong in zip(blocks, verdicts.tolist(), strict=True) if wrong]
-
-
-def _quantized(vectors: _Vectors, bits: int, block: int, fields: torch.Tensor) -> torch.Tensor:
-    """Sum of the integers of several addends in a block."""
-    first, length = block * BLOCK, len(fields) * GROUP
-    parts = [arithmetic.quantize(vector[first:first + length], fields, bits) for vector in vectors]
-    total = parts[0] if parts else torch.zeros(length, dtype=torch.int32, device=fields.device)
-    for part in parts[1:]:
-        total += part
-    return total
-
-
-class _Sum:
-    """The words of a sum: for each block, the integers of this rank's addends, and their proof."""
-
-    def __init__(self, integers: Callable[[int, torch.Tensor], torch.Tensor], fields: torch.Tensor, bits: int,
-                 width: int) -> None:
-        self._integers, self._fields = integers, fields.split(BLOCK // GROUP)
-        self._bits, self._width = bits, width
-        self.blocks = len(self._fields)
-        self.words = sum(self.size(block) for block in range(self.blocks))
-
-    def size(self, block: int) -> int:
-        """Words of a block with its proof."""
-        integers = len(self._fields[block]) * GROUP
-        return (integers // 2 if self._width <= arithmetic.PACKED_WIDTH else integers) + _PROOF
-
-    def part(self, words: torch.Tensor, block: int) -> torch.Tensor:
-        """Words of a block among the words of all blocks."""
-        first = block * self.size(0)
-        return words[first:first + self.size(block)]
-
-    def encode(self, block: int, part: torch.Tensor) -> None:
-        """Write the words of a block."""
-        fields = self._fields[block]
-        words = arithmetic.pack(self._integers(block, fields), self._width)
-        part[:-_PROOF] = words
-        sums = arithmetic.checksum(words)
-        part[-_PROOF:-1] = torch.stack([sums & 0xFFFF, sums >> 16]).view(-1)
-        part[-1:] = self._digest(fields)
-
-    def is_wrong(self, block: int, part: torch.Tensor, ranks: int) -> torch.Tensor:
-        """Whether a block's sum differs from the sum of its checksums, or ranks differ in exponents."""
-        sums = part[-_PROOF:-1].to(torch.int64).view(2, 2)
-        expected = (sums[0] + (sums[1] << 16)) & 0xFFFF_FFFF
-        digest = self._digest(self._fields[block]) * ranks
-        return (arithmetic.checksum(part[:-_PROOF]) != expected).any() | (part[-1:] != digest).any()
-
-    def finish(self, words: torch.Tensor, block: int) -> torch.Tensor:
-        """Sums of a block as binary32."""
-        integers = arithmetic.unpack(self.part(words, block)[:-_PROOF], self._width)
-        return arithmetic.round_sum(integers, self._fields[block], self._bits)
-
-    @staticmethod
-    def _digest(fields: torch.Tensor) -> torch.Tensor:
-        """Digest of the exponents of a block, shape (1,)."""
-        weights = torch.arange(1, len(fields) + 1, device=fields.device)
-        return ((fields.to(torch.int64) * weights).sum() % _PRIME).to(torch.int32)[None]
-
+def _quantized(vectors: _Vectors, bits: int, block: int, factors: arithmetic.Scales) -> Iterator[torch.Tensor]:
+    """Integers of each addend in a block."""
+    first, length = block * BLOCK, len(factors[0]) * GROUP
+    return (arithmetic.quantize(vector[first:first + length], factors, bits) for vector in vectors)

@@ -1,5 +1,7 @@
 """Reproducible sums and microbatches in one process: arguments, layouts, infinities and steps without a sum."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,8 @@ torch.set_num_threads(1)  # as in tests/host/training/test_torch.py
 from torch import nn  # noqa: E402
 
 from gradring.torch import reproducible  # noqa: E402
+from host.pytorch.reproducible import cuda  # noqa: E402
+from host.pytorch.reproducible.terms import Terms  # noqa: E402
 
 
 def test_layouts():
@@ -147,3 +151,18 @@ def test_misuse():
     next(batches(0))
     with pytest.raises(ValueError, match=r"^Microbatches .* taken before reduce\(\), not all but 3$"):
         batches.reduce()
+
+
+def test_comparison(monkeypatch, capsys):
+    """The comparison with a GPU counts differences, and ends with one line where there is no GPU."""
+    monkeypatch.setattr(cuda, "ELEMENTS", 4096)
+    assert cuda.compare(torch.device("cpu")) == 0
+    finish = Terms.finish
+    calls = itertools.count()
+    monkeypatch.setattr(Terms, "finish", lambda self, block, part, result: finish(
+        self, block, part ^ (next(calls) == 1), result))
+    assert cuda.compare(torch.device("cpu")) == 1
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert cuda.main() == 1
+    assert capsys.readouterr().err == ("error: PyTorch must find a GPU: run this on a machine with one, and with a "
+                                       "build of PyTorch for GPUs\n")
