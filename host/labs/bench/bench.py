@@ -4,14 +4,14 @@ A row is ``{"name", "config", "measured", "bound", "ratio", "unit"}``, and less 
 exceed their :func:`limit`. The other rows are only shown:
 
 - rows in seconds, which depend on the machine;
-- the scatter-reduce phase of a plain all-reduce: its last sum is read and added during the phase, but is attributed
-  to the first step of the all-gather, which sends it;
+- the scatter-reduce phase of a plain all-reduce: its last sum is read and added during the phase, but the cycles are
+  attributed to the first step of the all-gather, which sends the sum;
 - a reduce-scatter of sparse gradients, since its bound does not include the last sums;
-- with a codec of gradients, scatter-reduce phases, plain all-reduces and reduce-scatters: headers matter in short
-  packets, and the bound does not include the sum of each block that is not sent;
+- with a codec of gradients, scatter-reduce phases, plain all-reduces and reduce-scatters: headers are significant in
+  short packets, and the bound does not include sums that are not sent, one for each block;
 - the effective bandwidth of an all-reduce, compared with the minimum that it should reach.
 
-An update in two dimensions is compared with the flat ring of its nodes, and with its commands when they run one by
+An update in two dimensions is compared with the flat ring of its nodes, and with the sum of its commands run one by
 one (:mod:`host.labs.bench.grid_speed`).
 
 Weights are raw, and gradients are compressed by zero value, unless a row states otherwise.
@@ -38,6 +38,7 @@ from host.driver.ring import Ring
 from host.features.codebook.codebooks import codebook
 from host.jobs import speed
 from host.labs.bench import grid_speed
+from host.pytorch.reproducible import speed as reproducible_speed
 from host.schema import Schema
 from host.training import golden_speed
 from host.training.optimizers import Adam
@@ -62,16 +63,16 @@ SPARSE = 0.1
 SIZE = 64
 SAMPLES = 16
 
-#: Codecs of weights and gradients with which rings are measured, in addition to rings without codecs.
+#: Pairs of codecs for weights and gradients; rings are measured with each pair, and without codecs.
 CODECS = (("mx9", ZERO_VALUE), ("table32", ZERO_VALUE), (RAW, "mx9"), ("mx9", "mx9"))
 
-#: Maximum ratio of a row in cycles to its bound, for collectives on dense and on sparse gradients, for fused updates
-#: with codecs, and for units, whose latency is included.
+#: Maximum ratio of a row in cycles to its bound: for collectives on dense and on sparse gradients, for fused updates
+#: with codecs, and for units, including their latency.
 _LIMITS = {"dense": 1.05, "sparse": 1.10}
 _CODEC_LIMIT = 1.25
 _UNIT_LIMIT = 1.05
 
-#: Sparse gradients with nonzero positions that differ between nodes, so that sums have fewer zeros at each hop.
+#: Sparse gradients; nonzero positions differ between nodes, so sums have fewer zeros after each hop.
 _APART = "sparse apart"
 
 #: Minimum effective bandwidth of an all-reduce relative to the link's, by codec and kind of the gradients.
@@ -101,7 +102,7 @@ def bandwidth_rows(measured: list[Row], *, nodes: int, codec: str, length: int =
 
 
 def limit(row: Row) -> float:
-    """Return the maximum ratio of a row, infinite if it has no limit."""
+    """Return the maximum ratio of a row, or infinity if the row has no limit."""
     name, config = row["name"], row["config"]
     if row["unit"] != "cycles":
         return math.inf
@@ -154,8 +155,8 @@ def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
     """Measure a plain and a fused all-reduce of dense and of sparse gradients, the scatter-reduce phase of each, a
     reduce-scatter, and a plain all-reduce of gradients that are sparse in different positions on each node.
 
-    The fused update uses SGD, and for dense gradients also Adam, which moves the most state. With codecs gradients
-    are dense, and a plain all-reduce without a codec is omitted.
+    The fused update uses SGD and, for dense gradients, also Adam, which moves the most state. With codecs, gradients
+    are dense, and a plain all-reduce is omitted if gradients have no codec.
     """
     rows = []
     codecs = ring.formats.weight_codec, ring.formats.gradient_codec
@@ -219,7 +220,7 @@ def node_rows(ring: Ring) -> list[Row]:
         jobs = [MaskJob(matrices=matrices, mask=mask, external=words)] * (LENGTH // matrices.size)
         cycles = known(ring.local.mask([jobs] * ring.nodes, alternative=-10000.0).cycles)
         rows.append(_row("node.mask", f"K={LENGTH}, {SIZE} x {SIZE}, {kind}", cycles, LENGTH // ring.formats.lanes))
-    length = LENGTH // 2  # half, since the errors are stored after the same number of weights
+    length = LENGTH // 2  # half, since an equal number of errors is stored after the weights
     cycles = known(ring.local.sparsify(length, threshold=0.5).cycles)
     rows.append(_row("node.sparsify", f"K={length}", cycles, length // ring.formats.lanes))
     return rows
@@ -257,7 +258,9 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
     announce("golden nodes")
     rows += golden_speed.rows(golden_speed.measure())
     announce("jobs")
-    return rows + speed.rows(speed.measure())
+    rows += speed.rows(speed.measure())
+    announce("sums of PyTorch")
+    return rows + reproducible_speed.rows(reproducible_speed.measure())
 
 
 def table(rows: list[Row]) -> Table:

@@ -36,12 +36,12 @@ def compare(device: torch.device) -> int:
 
 def main() -> int:
     if not torch.cuda.is_available():
-        print("error: PyTorch must find a GPU: run this on a machine with one, and with a build of PyTorch for GPUs",
-              file=sys.stderr)
+        text = "PyTorch must find a GPU: run this where there is one, with a build of PyTorch for GPUs"
+        print(f"error: {text}", file=sys.stderr)
         return 1
     different = compare(torch.device("cuda"))
-    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}: {different} of {29 * ELEMENTS:,} sums differ "
-          f"from those of the CPU")
+    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}: {different} of {29 * ELEMENTS:,} sums "
+          f"differ from those of the CPU")
     return 1 if different else 0
 
 

@@ -161,8 +161,8 @@ def test_comparison(monkeypatch, capsys):
     calls = itertools.count()
     monkeypatch.setattr(Terms, "finish", lambda self, block, part, result: finish(
         self, block, part ^ (next(calls) == 1), result))
-    assert cuda.compare(torch.device("cpu")) == 1
+    assert cuda.compare(torch.device("cpu")) > 2000  # the lower of two integers in each word of a sum of 4 bits
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert cuda.main() == 1
-    assert capsys.readouterr().err == ("error: PyTorch must find a GPU: run this on a machine with one, and with a "
+    assert capsys.readouterr().err == ("error: PyTorch must find a GPU: run this where there is one, with a "
                                        "build of PyTorch for GPUs\n")
