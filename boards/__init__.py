@@ -4,4 +4,4 @@ import signal
 import sys
 
 if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # for programs of this package: no traceback during imports
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a program interrupted during imports prints no traceback

@@ -41,7 +41,7 @@ class Field:
 
     @property
     def bits(self):
-        """Number of bits of the vector up to the next field."""
+        """Number of bits that the field occupies in the vector, including padding."""
         return self.pitch * (1 if self.count is None else self.count)
 
     @property
@@ -56,7 +56,7 @@ class Field:
         return f"{text} ({', '.join(form)})" if form else text
 
     def select(self, vector, total):
-        """Verilog of the field's bits in a vector of ``total`` bits, lowest first, as slices without padding."""
+        """Verilog slices of the field's bits in a vector of ``total`` bits, lowest first and without padding."""
         if self.pitch == self.width:
             return [_select(vector, self.low, self.bits, total)]
         return [_select(vector, self.low + n * self.pitch, self.width, total) for n in range(self.count)]
@@ -119,7 +119,7 @@ class AxiStream:
 
         self._data = {}  # maps fields of the payload to fields of TDATA
         self._data_bits = 0
-        # TKEEP begins with the elements, wherever they are in the payload.
+        # TDATA begins with the elements, wherever they are in the payload, since TKEEP describes them.
         for field in sorted(self._payload, key=lambda field: field != self._lanes):
             if field not in (self._last, self._keep):
                 pitch = 8 * self._lane_bytes if field == self._lanes else field.pitch

@@ -99,7 +99,7 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
     native : bool
         Whether to use the tools on PATH.
     progress : callable
-        Called with one line for each stage that begins and each speed that was reached.
+        Called with a line of text when a stage begins, and when a speed has been reached.
     design : Component or None
         Design that replaces the board's own nodes and link.
     """
@@ -184,7 +184,7 @@ def _synthesise(folder: Path, design: str, tools: Tools, wired: Board):
 
 def _placement(unit: str, netlist: Path, made: Plan, tools: Tools, name: str, wired: Board, clock: int,
                seed: int) -> Path:
-    """Place with one seed, or reuse a placement; return the folder of the report and of any bitstream."""
+    """Place with one seed, or reuse a placement; return the folder of its report and any bitstream."""
     # The clock of the design is derived from its PLL; --freq is for clocks without a constraint.
     arguments = [*made.place, *wired.family.placing, "--report", "report.json", "--seed", str(seed),
                  "--freq", f"{clock / 1e6:g}"]
@@ -227,7 +227,7 @@ def _missed(report: dict) -> bool:
 
 def _fmax(report: dict, clock: int) -> float:
     """Frequency in MHz that the design's clock reaches."""
-    # The clock is derived from the reference and the PLL's dividers; without it, nextpnr would not have tried.
+    # Without this clock, which is derived from the reference and the PLL's dividers, nextpnr would have failed.
     ours = [row for row in report["fmax"].values() if abs(row["constraint"] / (clock / 1e6) - 1) < 1e-3]
     if not ours:
         raise SynthesisError(f"Report must have a clock of {clock / 1e6:g} MHz, not "

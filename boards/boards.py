@@ -1,4 +1,4 @@
-"""Wiring of each board; its nodes are in hdl/board.py, which the host also reads.
+"""Wiring of each board; the nodes are configured in hdl/board.py, which the host also reads.
 
 A new board needs an entry here, and an entry with the same name in :data:`hdl.board.BOARDS`.
 """
@@ -32,14 +32,14 @@ class Board:
     resources : tuple of Resource
         Resources in addition to the platform's.
     lights : dict
-        Bits of ``lights`` of :class:`~hdl.board.BoardTop` that each light of the board shows, by the light's
-        resource, and its number or the name of its part.
+        For each light of the board, the bits of ``lights`` of :class:`~hdl.board.BoardTop` that it shows. A key is
+        the light's resource, and the light's number or the name of its part.
     button : str or None
         Resource of a button that resets all nodes while it is pressed.
     loader : str
         Name of the board in openFPGALoader.
     cable : str or None
-        Adapter for openFPGALoader, if the board has none.
+        Name of the adapter for openFPGALoader, if the board has no adapter of its own.
     dsp_registers : bool
         Whether flip-flops around products are moved into the DSP blocks; see :mod:`boards.dsp_registers`.
     """
@@ -76,7 +76,7 @@ BOARDS = {
         resources=(UARTResource(0, rx="0", tx="1", conn=("io", 0), attrs=Attrs(IO_TYPE="LVCMOS33", PULLMODE="UP")),),
         lights={("rgb_led", "r"): (0,), ("rgb_led", "g"): (1, 2), ("rgb_led", "b"): (3,)}, button="button",
         loader="orangeCrab"),
-    # The link needs the only two wires that are not just outputs; the only light and the only button use them.
+    # The link needs the only two wires that can be inputs, which the only light and the only button also use.
     "colorlight-5a-75b": Board(
         platform=Colorlight_5A75B_R70Platform, family=ECP5, loader="colorlight", cable="ft232"),
     "icebreaker": Board(

@@ -14,7 +14,7 @@ _EXPECTED = (SynthesisError, ToolError, TypeError, ValueError, OSError)
 
 
 def finish(work: Callable[[], None]) -> int:
-    """Run the work of a program and return its exit code; a signal ends all programs that it has started.
+    """Run the work of a program and return its exit code; a signal also ends the programs it started.
 
     Parameters
     ----------

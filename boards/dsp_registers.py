@@ -15,7 +15,7 @@ from sim import json_files
 
 __all__ = ["SOURCE", "absorb", "rewrite"]
 
-#: Input for a netlist's digest, in addition to design and tools.
+#: Source of this file: part of a netlist's digest, in addition to the design and the tools.
 SOURCE = Path(__file__).read_text()
 
 BLOCK, FLIP_FLOP = "MULT18X18D", "TRELLIS_FF"
@@ -60,7 +60,7 @@ class _Netlist:
         return self.net(name, "CLK"), settings.get("GSR", "ENABLED")
 
     def operands(self, block: str) -> dict[str, str] | None:
-        """Flip-flop of each operand bit that is not zero, or None if not all of these have a flip-flop."""
+        """Flip-flop of each operand bit that is not zero, or None if any of these bits has no flip-flop."""
         flip_flops = {}
         for port in _OPERANDS:
             net = self.net(block, port)
@@ -99,7 +99,7 @@ def absorb(module: dict, *, stays: re.Pattern | None = None) -> tuple[int, int]:
 
     The registers of a multiplier are used if each of its operand bits that is not zero is driven by a flip-flop, and
     bits of its product are read only by flip-flops; and if all of these flip-flops have the same clock, no enable and
-    no reset, and start at zero. A flip-flop of an operand stays if anything else reads it.
+    no reset, and start at zero. A flip-flop of an operand is not removed if anything else reads it.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def absorb(module: dict, *, stays: re.Pattern | None = None) -> tuple[int, int]:
     Returns
     -------
     blocks, flip_flops : int
-        Number of multipliers with registers, and of flip-flops that were removed.
+        Number of multipliers that now use their registers, and number of flip-flops that were removed.
     """
     netlist = _Netlist(module, stays)
     before = len(netlist.cells)

@@ -19,7 +19,7 @@ from sim.verilated.processes import in_parallel
 
 __all__ = ["LANES", "UNITS", "measure_all", "table"]
 
-#: Units of :mod:`boards.synth` by the name of the row.
+#: For each row of the table, by name, the unit of :mod:`boards.synth` that is placed.
 UNITS = {
     "SGD": "optimizer.sgd",
     "momentum": "optimizer.momentum",

@@ -49,7 +49,7 @@ def count_parts(netlist: Path, top: str, family: Family) -> dict[str, dict[str, 
     drivers = {bit: name for name, bits in drives.items() for bit in bits}
     owners = {name: max(parts, key=lambda scope: scope.count("."))
              for name, bits in drives.items() if (parts := [named[bit] for bit in bits if bit in named])}
-    # Breadth first, from cells with a known part to their drivers, so that each driver also gets a known part.
+    # Breadth first, from cells with a known part to their drivers, so that each driver is also assigned to a part.
     known = list(owners)
     for name in known:
         for bit in nets(name, "input"):

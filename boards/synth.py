@@ -76,7 +76,7 @@ class Part:
         return [f"--{self._FAMILIES[family]}{size}k", "--speed", speed, "--package", "CABGA381"]
 
 
-#: Methods to map logic to LUTs: for each name, the commands between Yosys's own steps.
+#: Methods of mapping logic to LUTs, by name: the commands between Yosys's own steps.
 MAPPERS = {
     "abc9": ECP5.mapping,
     "dense": ECP5.dense,
@@ -141,7 +141,7 @@ def _check(name: str, mapper: str):
 
 def _netlist(name: str, options: dict, part: str, tools: Tools, mapper: str, dsp_registers: bool,
              progress: Callable[[str], None]) -> tuple[str, str, Path]:
-    """Synthesise a unit; return its results' name, its name in the cache and the folder of the netlist."""
+    """Synthesise a unit; return the name of its results, its name in the cache and the netlist's folder."""
     component = UNITS[name].component(options)
     progress(f"{name}: Verilog")
     design = convert(component, name=re.sub(r"\W", "_", name))
@@ -200,7 +200,7 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
     name : str
         A key of :data:`boards.units.UNITS`.
     options : dict or None
-        Parameters of the unit, which override those in its entry.
+        Parameters of the unit, which override the parameters in its entry.
     part : str
         Name of the part, with speed grade.
     seeds : int
@@ -216,7 +216,7 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
     path : bool
         Whether ``progress`` reports the critical path of each placement.
     progress : callable
-        Called with one line for each stage that begins and each speed that was reached.
+        Called with a line of text when a stage begins, and when a speed has been reached.
     """
     _check(name, mapper)
     if not 1 <= seeds <= MAX_SEEDS:

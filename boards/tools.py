@@ -44,11 +44,11 @@ class Family:
     mapping : list of str
         Yosys commands that map a design to cells.
     dense : list of str
-        Yosys commands for designs that fill a chip, which use fewer LUTs but are slower.
+        Yosys commands for designs that fill a chip; the results use fewer LUTs but are slower.
     cells : dict
-        Each resource that is counted, with prefixes of the names of its cells.
+        Prefixes of cell names for each resource that is counted.
     occupied : dict
-        Four-input LUTs that are occupied by each cell of the netlist, other than LUTs themselves.
+        Number of four-input LUTs that a cell of each resource occupies, except for LUTs themselves.
     sites : tuple of str
         Names of the chip's LUTs, flip-flops, DSP blocks and block memories in nextpnr.
     placing : list of str
@@ -68,7 +68,7 @@ class Family:
     placing: list[str] = dataclasses.field(default_factory=list)
 
     def kind(self, cell: str) -> str | None:
-        """Resource that cells of a given type are counted as."""
+        """Resource as which cells of a given type are counted."""
         return next((kind for kind, names in self.cells.items() if cell.startswith(names)), None)
 
     def count(self, cells: Mapping[str, int]) -> dict[str, int]:
@@ -85,11 +85,11 @@ class Family:
 # A carry chain needs four more LUTs than it has bits, to enter and leave it, so narrow sums use only LUTs.
 _NARROW = "techmap -map +/techmap.v t:$alu r:Y_WIDTH<=9 %i"
 
-# For a whole chip, replaces the last step, which names each cell and takes longer than all other steps together.
+# For a whole chip, this replaces the last step, which names each cell and takes longer than all other steps together.
 _FINISH = ["hierarchy -check", "check -noinit", "blackbox =A:whitebox"]
 
-# The eight flip-flops of a tile have at most two resets and three enables: with many small groups of either,
-# placement fails although the cells would fit. So resets of few flip-flops become logic, and enables of only one.
+# A tile of eight flip-flops has at most two resets and three enables: if many of these control few flip-flops,
+# placement fails although the cells would fit. So such resets become logic, as does an enable of one flip-flop.
 _FLIP_FLOPS = [
     "opt_clean",
     "dfflegalize -minsrst 1000 -mince 2 -cell $_DFF_?_ 01 -cell $_DFF_?P?_ r -cell $_SDFF_?P?_ r "
@@ -108,7 +108,7 @@ ECP5 = Family(
     cells={"lut4": ("LUT4",), "ccu2c": ("CCU2C",), "ff": ("TRELLIS_FF",), "dsp": ("MULT18X18D", "ALU54B"),
            "bram": ("DP16KD", "PDPW16KD"), "lut_ram": ("TRELLIS_DPR16X4",)},
     occupied={"ccu2c": 2, "lut_ram": 6}, sites=("TRELLIS_COMB", "TRELLIS_FF", "MULT18X18D", "DP16KD"),
-    # Long wires on a large chip are slow, so delays weigh three times as much against lengths as by default.
+    # Long wires on a large chip are slow, so delays have three times their default weight, compared with lengths.
     placing=["--placer-heap-timingweight", "30"])
 
 _ICE40 = "synth_ice40 -abc9 -device u -dsp -top {top} -run"
@@ -174,7 +174,7 @@ def kept(name: str) -> Path:
 
 
 def execute(command: Sequence[str], folder: Path, product: str, log: str) -> None:
-    """Run a tool, which succeeds if its exit code is zero and its product exists."""
+    """Run a tool; it has succeeded if its exit code is zero and its output file exists."""
     try:
         toolchain.run(command, cwd=folder, log=folder / log)
     except toolchain.ToolError as error:

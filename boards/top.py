@@ -14,8 +14,8 @@ __all__ = ["ResetHold", "Top"]
 class ResetHold(wiring.Component):
     """Hold an asynchronous reset for some cycles after its release.
 
-    The output rises at the first clock edge, and falls at clock edge number ``cycles + 2`` after the input's last
-    falling edge; it is initially 1.
+    The output rises at the first clock edge after the input has risen, and falls at clock edge number ``cycles + 2``
+    after the input's last falling edge; it is initially 1.
 
     Parameters
     ----------
@@ -50,8 +50,8 @@ class Top(Elaboratable):
     """A design on a board.
 
     The clock comes from the chip's PLL. The design is held in reset until the PLL has locked, while the board's
-    button is pressed, and for another :attr:`hold` cycles: a button bounces, and the memories of an iCE40 read as
-    zeros during the first microseconds.
+    button is pressed, and for another :attr:`hold` cycles, since a button bounces, and the memories of an iCE40 read
+    as zeros during the first microseconds.
 
     An ECP5 has a dedicated net that resets all flip-flops, so that reset uses no logic and no wires of the fabric.
     nextpnr does not know the delays from the release of that net to the flip-flops; therefore the design's clock is

@@ -30,7 +30,7 @@ class Unit:
     """A unit that can be placed on its own: component class and default parameters, or a function that returns them.
 
     If a unit takes the configuration of a node, ``config`` is the only parameter, and options are passed to
-    :func:`hdl.config.forms.with_options`. ``features`` lists features that are needed in addition to the target's.
+    :func:`hdl.config.forms.with_options`. ``features`` lists features needed in addition to the one in ``target``.
     """
 
     target: str
@@ -254,8 +254,8 @@ def _block_codec(unit, codec, lanes=4, format="FP32"):
 
 
 def _made(part):
-    """Build a feature's section from a name like ``replay:Replay``, with or without options, or return other values
-    as they are; a list gives a tuple of sections."""
+    """Build a feature's section from a name like ``replay:Replay``, with or without options; a list gives a tuple of
+    sections, and all other values are returned unchanged."""
     if isinstance(part, list):
         return tuple(map(_made, part))
     name, options = part if isinstance(part, tuple) else (part, {})
@@ -263,7 +263,7 @@ def _made(part):
 
 
 def _needed(part):
-    """Names of the features that sections belong to."""
+    """Names of the features that the given sections belong to."""
     if isinstance(part, list):
         return [name for entry in part for name in _needed(entry)]
     name = part[0] if isinstance(part, tuple) else part
@@ -271,7 +271,7 @@ def _needed(part):
 
 
 def _node(**sections):
-    """Configuration of a node, including sections of features by name."""
+    """Configuration of a node, where sections of features are given by name."""
     return NodeConfig(**{field: _made(part) for field, part in sections.items()})
 
 
@@ -320,7 +320,7 @@ UNITS = {
     "compute.multiply_accumulate": Unit("hdl.features.compute.multiply_accumulate:MultiplyAccumulate", {}),
     "compute.centroid_product": _centroid_table("CentroidProduct"),
     "compute.array": Unit("hdl.features.compute.array:MacArray", {"rows": 1, "columns": 4}),
-    # By format name; ``gradring lab sweep`` shows the results.
+    # One unit per format of operands; ``gradring lab sweep`` shows the results.
     **{f"compute.operands_{name}": Unit("hdl.features.compute.arrays:make_array", {
         "operands": name, "rows": 4, "columns": 4, "dsps": 4}) for name in ("fp32", *format_names("operands"))},
     "compute.panel": Unit("hdl.features.compute.panel:PanelBuffer", {"lanes": 4}),
@@ -354,7 +354,7 @@ UNITS = {
     "compression.lookup_table.bf16_decoder": _lookup_table("Decoder", "BF16"),
     "compression.lookup_table.bf16_centroid_decoder": _lookup_table("Decoder", "BF16", centroids=True),
     "compression.lookup_table.small_decoder": _lookup_table("Decoder", exponents=32),
-    # By format name; ``gradring lab sweep`` shows the results for the formats in this copy.
+    # One unit per format; ``gradring lab sweep`` shows the results for the formats in this copy.
     **{f"compression.weight_codec.{name}": Unit("boards.units:weight_codec", {"codec": name, "lanes": 4})
        for name in WEIGHT_CODECS if name != RAW},
     "compression.gradient_codec.zero_value": Unit("boards.units:zero_value_codec", {"lanes": 4}),

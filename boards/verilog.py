@@ -118,9 +118,9 @@ def design(unit: str, *, options: dict | None = None, progress: Callable[[str], 
     unit : str
         A key of :data:`boards.units.UNITS`.
     options : dict or None
-        Parameters of the unit, which override those in its entry.
+        Parameters of the unit, which override the parameters in its entry.
     progress : callable
-        Called with one line for each stage that begins.
+        Called with a line of text when a stage begins.
     """
     if unit not in UNITS:
         raise SynthesisError(choice_error("Unit", sorted(UNITS), unit, listed="`python -m boards.verilog --list`"))

@@ -34,7 +34,7 @@ WAIVED_OF_PRIMITIVES = {
 
 
 def primitives(text: str) -> list[str]:
-    """Primitives in Verilog from Yosys: modules with parameters, since a component's modules have none."""
+    """Names of the primitives in Verilog from Yosys, which are the only instances with parameters."""
     return sorted(set(re.findall(r"^  (\w+) #\($", text, flags=re.MULTILINE)))
 
 

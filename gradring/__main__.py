@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def _check_memory() -> None:
-    """Exit with a message if the memory limit of this process is too low to import its modules."""
+    """Exit with a message if this process's memory limit is too low to import the modules."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     least = _LEAST + _EACH * min(os.cpu_count() or 1, _THREADS)
     if limit != resource.RLIM_INFINITY and limit < least:

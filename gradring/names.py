@@ -1,10 +1,10 @@
 """Keep a script's own files from hiding a clone's packages hdl, sim, host and boards.
 
 The packages of a clone have short names, which a script's own ``sim.py``, or an entry of ``PYTHONPATH``, would hide.
-gradring imports this module first. It installs its finder at the front of ``sys.meta_path``, so that the code of
-gradring, ``importlib.import_module`` and ``python -m`` always import the clone's packages. A script's own module with
-one of these names is imported as ``_gradring_script.sim``. In an installed wheel the packages are within gradring,
-and this module does nothing.
+gradring imports this module first. It installs a finder at the front of ``sys.meta_path``, so that gradring's code,
+``importlib.import_module`` and ``python -m`` always import the clone's packages. A script's own module with one of
+these names is imported as ``_gradring_script.sim``. In an installed wheel the packages are within gradring, and this
+module does nothing.
 
 ``python -P names.py MODULE ARGUMENTS`` runs a module of the clone like ``python -m``, from any folder.
 """
@@ -42,12 +42,12 @@ class _Finder:
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None,
                   target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
-        """Find one of the clone's packages; its modules are then found through its path."""
+        """Find one of the clone's packages; the path of the package then leads to its modules."""
         return importlib.machinery.PathFinder.find_spec(name, [str(_ROOT)]) if name in PACKAGES else None
 
 
 def _search_path() -> list[str]:
-    """Entries of ``sys.path`` that come before the clone."""
+    """Entries of ``sys.path`` that precede the clone."""
     return list(itertools.takewhile(lambda entry: Path(entry).resolve() != _ROOT, sys.path))
 
 
@@ -58,12 +58,12 @@ def _hides(name: str) -> bool:
     if f"{_SCRIPT}.{name}" in sys.modules:
         return True
     spec = importlib.machinery.PathFinder.find_spec(name, package.__path__)
-    return spec is not None and spec.loader is not None  # a folder without files is not a module of that name
+    return spec is not None and spec.loader is not None  # a folder without files does not count as a module
 
 
 def _import(name: str, globals: Mapping[str, Any] | None = None, locals: Mapping[str, Any] | None = None,
             fromlist: Sequence[str] | None = (), level: int = 0) -> ModuleType:
-    """Import as Python does, except that a script which imports one of the names gets its own module."""
+    """Import like Python, except that a script that imports one of the names gets its own module."""
     caller = globals or {}
     package = str(caller.get("__package__") or "")
     wanted = name
@@ -100,13 +100,13 @@ def _is_own(module: ModuleType) -> bool:
 def install(*, always: bool = False) -> None:
     """Make the code of gradring import the clone's packages in this process.
 
-    With ``always``, later imports are checked even if no module hides a package yet: the script's folder is unknown.
+    With ``always``, later imports are checked even if no module hides a package yet: its folder is unknown.
     """
     if (Path(__file__).parent / PACKAGES[0]).is_dir():  # in a wheel
         return
     if not any(finder is _Finder for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
-    # Modules that a script imported earlier remain the script's modules.
+    # Modules that a script has imported earlier remain the script's own.
     for name, module in [*sys.modules.items()]:
         if name.partition(".")[0] in PACKAGES and not _is_own(module):
             sys.modules[f"{_SCRIPT}.{name}"] = sys.modules.pop(name)

@@ -55,13 +55,13 @@ class BoardConfig:
         check_rates(self.clock, self.baud)
 
 
-#: Quick to build and simulate; large enough for the digits model without a hidden layer, with SGD or momentum.
+#: A node that is quick to build and simulate, for the digits model without a hidden layer, with SGD or momentum.
 _SMALL = NodeConfig(
     lanes=1, segment=32, topology=SingleRing(max_nodes=4),
     memories=Memories(gradient=672, weight=672, state=672, planes=1), masking=False, sparsify=False,
     link=Credits(ingress=2))
 
-#: All rules, for the digits model with no hidden layer or a small one, on a chip with 24,288 LUTs.
+#: A node with all rules, for the digits model with no hidden layer or a small one, on a chip with 24,288 LUTs.
 _COMPACT = NodeConfig(
     topology=SingleRing(max_nodes=4), memories=Memories(gradient=2048, weight=2048, state=2048),
     optimizer=Optimizer(interval=8), masking=False, sparsify=False, link=Credits(ingress=2))
@@ -161,7 +161,7 @@ class BoardTop(wiring.Component):
     lights : Out(4)
         Bit 0: a node has a request. Bit 1: bytes from the host. Bit 2: bytes to the host. Bit 3: words on the ring.
     busy : Out(1)
-        A node has a request, or a frame is waiting to be sent; not lengthened by ``flash``; for simulations.
+        A node has a request, or a frame is waiting to be sent. Used by simulations, and not lengthened by ``flash``.
     """
 
     def __init__(self, *, config, nodes=1, clock, baud, buffer_words=512, frame_words=64, flash=1 << 20,

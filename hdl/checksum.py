@@ -11,7 +11,7 @@ _POLYNOMIAL = 0xEDB88320  # in reflected bit order
 
 
 def crc_after(mixed, bits=32):
-    """Next value of the CRC register from ``mixed`` = register ^ word: each bit is a parity of some bits.
+    """Next value of the CRC register from ``mixed`` = register ^ word; each bit is a parity of its bits.
 
     This is the bit-serial CRC, unrolled over the ``bits`` of a word, least significant bit first.
     """
@@ -45,8 +45,8 @@ def parities(bits, chosen):
 
 
 def few_parities(bits, chosen):
-    """Like :func:`parities`, for a few parities of many bits: four shared bits become a term of one LUT, most shared
-    first. For the check of a link, this needs a fifth fewer LUTs than pairs."""
+    """Like :func:`parities`, for a few parities of many bits: each set of four shared bits becomes a term of one LUT,
+    starting with the set that is shared most. The check of a link needs a fifth fewer LUTs than with pairs."""
     terms, left = list(bits), [set(places) for places in chosen]
     for size in range(len(left), 1, -1):
         for group in itertools.combinations(left, size):

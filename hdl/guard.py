@@ -53,8 +53,8 @@ class Guard(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         group, base, size = self.row[self._group:], self.window.base, self.window.size
-        # One carry chain computes both: below a middle bit, the row minus the size; above it, the row plus the base,
-        # plus one if the row is outside. Two short chains would be implemented with LUTs.
+        # One carry chain computes `allowed` and `place`: below a middle bit, the row minus the size; above it, the
+        # row plus the base, plus one if the row is outside. Two short chains would be implemented with LUTs.
         middle = len(size)
         chain = Cat(group | Const(0, middle), ~self.whole, group) - Cat(
             size, Const(1, 1), ~base | self.whole.replicate(len(base)))

@@ -37,7 +37,7 @@ def read_signature(rows, lanes):
 
 
 def write_signature(rows, lanes):
-    """Writer's side of a write port: kept elements of a row, taken if ``valid`` and ``ready``."""
+    """Writer's side of a write port: kept elements of a row, taken when ``valid`` and ``ready`` are high."""
     return wiring.Signature(
         {
             "valid": Out(1),
@@ -70,10 +70,10 @@ def job_layout(rows, elements):
 class LanedMemory(wiring.Component):
     """Memory of rows of ``lanes`` 32-bit elements, with one read and one write per cycle.
 
-    Read ports are served in rotation, and write ports in order of priority, port 0 first. A port that is not served
-    waits. A read that is granted in the cycle when a write to its row is taken returns the old elements; in the next
-    cycle, a read of that row waits, and then returns the new elements. ``ready`` of a write port depends
-    combinationally on ``valid`` of the other write ports; ``ready`` of a read port, on ``valid`` and rows of all.
+    Read ports are served in rotation, and write ports in order of priority, port 0 first; all other ports wait. A
+    read that is granted in the cycle when a write to its row is taken returns the old elements; in the next cycle, a
+    read of that row waits, and then returns the new elements. ``ready`` of a write port depends combinationally on
+    ``valid`` of the other write ports; ``ready`` of a read port depends on ``valid`` and ``row`` of all read ports.
 
     Parameters
     ----------
@@ -86,13 +86,13 @@ class LanedMemory(wiring.Component):
     watched : bool
         Whether the memory reports each row that is written.
     throttled : bool
-        Whether ports are served only in cycles with ``enable``.
+        Whether ports are served only while ``enable`` is high.
     owners : pair of tuples of int, optional
         Queue of the commands that each read port, and each write port, serves; the last port of each kind is the
         host's, and has no queue. With ``owners``, the memory is guarded: one :class:`~hdl.guard.Guard` follows the
         arbitration of the read ports, and one follows that of the write ports; only the host's rows are not
-        translated. A row outside the window reads as zeros, and is not written. Between the host and an engine, a
-        read waits for a write of any row at the same position in a group of 32 elements.
+        translated. A row outside the window reads as zeros, and is not written. If only one of the two is by the
+        host, a read waits for a write of any row at the same position in a group of 32 elements.
 
     Members
     -------
@@ -158,7 +158,7 @@ class LanedMemory(wiring.Component):
         """
         rows, queues = self._rows, range(len(self.strays))
         write = memory.write_port(granularity=32)
-        read = memory.read_port(domain="comb")  # together with the following register, a port of the block memory
+        read = memory.read_port(domain="comb")  # a port of the block memory, with the following register
         elements = Signal(32 * self._lanes, reset_less=True)
         read_row, read_by_host = Signal(range(rows)), Signal()
         written_row, written_by_host, keep = Signal(range(rows)), Signal(), Signal(self._lanes)
@@ -268,8 +268,8 @@ def _first(ports, name):
 
 
 def take_turns(m, asking):
-    """Return the mark of the bit of ``asking`` to serve, and the number of the bit served last, which the caller must
-    set: the bit after it has priority."""
+    """Return the mark of the bit of ``asking`` to serve, and the number of the bit that was served last, which the
+    caller must set; the next bit has priority."""
     count = len(asking)
     served = Signal(range(max(count, 2)))
     granted = Signal(count)

@@ -29,7 +29,7 @@ MAX_SPACES = 16
 
 
 class Space(enum.IntEnum):
-    """Numbers of every node's memory spaces, and of state plane 0; plane ``p`` is space ``STATE + p``.
+    """Numbers of memory spaces that every node has, and of state plane 0; plane ``p`` is ``STATE + p``.
 
     The numbers of the spaces after the state planes depend on the node: see :class:`MemoryMap`.
     """
@@ -123,8 +123,8 @@ def memory_map(config):
     """Memories of a node of this configuration: a :class:`MemoryMap`.
 
     Every node has gradients and weights. State planes, master weights and residuals exist if the optimizer or a codec
-    needs them, a codebook if the weight codec uses one, activations with a compute engine, scales with quorum
-    updates, counts in a server with formats, and the trace with programs.
+    needs them. There is a codebook for a weight codec that uses one, activations for a compute engine, scales for
+    quorum updates, counts in a server with formats, and a trace for programs.
     """
     planes = [(f"state_{plane}", config.memories.state, f"state plane {plane}", "state")
               for plane in range(config.memories.planes)]

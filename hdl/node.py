@@ -73,7 +73,7 @@ class Node(wiring.Component):
 
     @property
     def memories(self):
-        """For each memory space except the trace, in order: submodule name, or words in the far memory."""
+        """Submodule name, or words in the far memory, of each memory space except the trace, in order."""
         bases = self._config.far_bases
         return tuple(range(bases[space.name], bases[space.name] + space.words) if space.name in bases else space.name
                      for space in self._config.memory_map if space.name != "trace")
@@ -98,7 +98,7 @@ class Node(wiring.Component):
             if space.name == "trace":
                 read, write = (getattr(access, f"{kind}_{space.number}") for kind in ("read", "write"))
                 wiring.connect(m, host=read, trace=queue.trace)
-                m.d.comb += write.ready.eq(1)  # the host port rejects writes to it
+                m.d.comb += write.ready.eq(1)  # never used: the host port rejects writes to the trace
             elif space.name not in config.far_bases:
                 self._memory(m, space, units, added)
         for extension in added:

@@ -25,7 +25,7 @@ class NodeUnits:
     queue: Any
     #: The host's access to memories.
     access: Any = None
-    #: Engines, each as its description and its component.
+    #: Description and component of each engine.
     engines: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
     #: Outputs of engines, by purpose.
     outputs: dict[Purpose, Any] = dataclasses.field(default_factory=dict)

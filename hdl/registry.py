@@ -1,4 +1,4 @@
-"""Features by name, with their additions to nodes as plain data, so that none is imported early.
+"""Features by name, with their additions to nodes as plain data, so that nothing is imported early.
 
 A feature is a folder ``hdl/features/<name>``. To delete a feature, delete that folder, folders of the same name in
 other trees, the features that require it, and its entry here.
@@ -129,7 +129,7 @@ def section_names(field: str) -> tuple[str, ...]:
 
 
 def feature_of_section(name: str) -> str | None:
-    """Name of the feature that adds a section type, or None for a type of the core."""
+    """Name of the feature that adds a section type, or None if the core defines the type."""
     return next((feature for feature, entry in FEATURES.items()
                  if any(name in names for names in entry.sections.values())), None)
 

@@ -46,9 +46,9 @@ class RowReader(wiring.Component):
         0x7fc00000.
     depth : int
         Number of beats that are waiting or in flight; at least 1. One or two are stored in registers, and more in LUT
-        memory, which nine fill.
+        memory.
     strided : bool
-        Whether the groups of a job are ``pitch`` groups apart, instead of contiguous. Then jobs start at groups.
+        Whether the groups of a job are ``pitch`` groups apart, instead of contiguous. Jobs then start at groups.
     ahead : bool
         Whether a job is taken while the previous job has rows left, so that ``job.ready`` is a register. The
         inference engine does not use this option.

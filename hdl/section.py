@@ -141,7 +141,7 @@ class Integer(Domain):
 
 
 class Words(Domain):
-    """Domain of memory capacities: positive multiples of 32, or also 0 with ``optional``."""
+    """Domain of memory capacities: positive multiples of 32 and, with ``optional``, also 0."""
 
     def __init__(self, *, optional: bool = False, high: int = 1 << 24) -> None:
         self._low, self._high = 0 if optional else 32, high
@@ -185,7 +185,7 @@ class Types:
     Parameters
     ----------
     core : type
-        Types of the core.
+        Types that the core defines.
     field : str, optional
         Field of a configuration for which features may add types.
     among : collection of str, optional
@@ -217,7 +217,7 @@ class Types:
 
     @property
     def first(self) -> type:
-        """Default type of a section, for a change that gives only fields."""
+        """Default type of a section, used if a change gives only fields."""
         return self.named(self.names[0])
 
 

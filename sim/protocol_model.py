@@ -3,8 +3,8 @@
 The model counts packets and ignores their values. Every node sends and receives in the static order of a fused
 update, SR(0), SR(1), AG(0), SR(2), AG(1), …, where SR(t) and AG(t) are the scatter-reduce and the all-gather of
 segment t of every block. A forwarded packet leaves the ingress while it enters the link to the successor, so its room
-becomes free only when all of it has passed. A packet that ends at this node needs a gradient bank of the optimizer,
-or no resource. Room is returned as credit, a whole packet at a time.
+becomes free only when all of it has passed. A packet that ends at this node either needs a gradient bank of the
+optimizer, or no resource at all. Room is returned as credit, a whole packet at a time.
 
 Many rings are stepped together, each with its own start times, stall rates and stalls. In a step, each possible event
 happens with the probability of its link or node; a ring without a possible event is deadlocked.

@@ -56,7 +56,7 @@ def parameters() -> dict[str, Any]:
 def _control_file(design: Design) -> str:
     """Verilator control file that exposes only the ports instead of all signals.
 
-    Amaranth's Verilog has many wires, and making all of them visible slows a simulation several times.
+    Amaranth's Verilog has many wires; if all of them are visible, a simulation is several times slower.
     """
     lines = ["`verilator_config"]
     for port in design.ports:

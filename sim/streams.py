@@ -157,7 +157,7 @@ class Sink(_Port):
     dut, name, layout
         See :class:`Source`.
     stalls : iterator of bool or None
-        For each cycle of a receive call, whether the sink is ready; by default always. Otherwise, it is not ready.
+        For each cycle of a receive call, whether the sink is ready; by default always. At other times, it is not.
     """
 
     def __init__(self, dut: Any, name: str, layout: Any, *, stalls: Iterator[bool] | None = None) -> None:

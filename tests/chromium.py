@@ -33,7 +33,7 @@ def needed():
 
 
 def load(address, *options, profile):
-    """Load a page from the address of a file or of a server, with an empty folder as its profile."""
+    """Load a page from a file or server address, with an empty folder as the browser's profile."""
     ended = subprocess.run([PROGRAM, *OPTIONS, *options, f"--user-data-dir={profile}", "--dump-dom", address],
                            capture_output=True, text=True, encoding="utf-8", timeout=120)
     assert ended.returncode == 0, ended.stderr

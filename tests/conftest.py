@@ -20,14 +20,14 @@ _LARGE = ("host", "pairs", "programs", "hdl/ring/test_collective.py", "hdl/test_
 
 
 def pytest_collection_modifyitems(config, items):
-    """With several workers, run large tests first so that small ones fill the end; one process keeps the order."""
+    """With several workers, run large tests first, so that small ones fill the gaps at the end."""
     if hasattr(config, "workerinput"):
         here = Path(__file__).parent
         items.sort(key=lambda item: not item.path.relative_to(here).as_posix().startswith(_LARGE))
 
 
 def pytest_collection_finish():
-    """Exclude modules and tests from garbage collection, since they are never freed and it runs often."""
+    """Exclude modules and tests from garbage collection, which runs often and would never free them."""
     gc.collect()
     gc.freeze()
 

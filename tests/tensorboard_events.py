@@ -1,4 +1,4 @@
-"""Scalars in event files, read as by TensorBoard: a restart discards earlier values of later steps."""
+"""Scalars in event files, read as TensorBoard reads them: a restart discards earlier values of later steps."""
 
 import struct
 

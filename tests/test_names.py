@@ -49,7 +49,7 @@ def run(*command, cwd, **environment):
 @pytest.mark.parametrize("order", ["after", "before"])
 @pytest.mark.parametrize("where", ["beside", "path"])
 def test_modules(order, where, folder, tmp_path):
-    """A script gets its own modules, and gradring the clone's, including modules that it imports later."""
+    """A script gets its own modules, and gradring gets the clone's, including modules that it imports later."""
     library = ("import gradring\nfrom gradring import gateware\n"
                "print(gateware.SkidBuffer.__name__, gradring.Adam().name)\n")
     use = textwrap.dedent("""
@@ -72,7 +72,7 @@ def test_modules(order, where, folder, tmp_path):
 
 @pytest.mark.parametrize("order", ["gradring, sim.streams", "sim.streams, gradring"])
 def test_package(order, folder):
-    """Modules of a package can import each other, at once or later, even if one has the name of a clone's module."""
+    """Modules of a package can import each other, also later, even if one is named like a clone's module."""
     script = folder / "packages" / "script.py"
     script.write_text(f"import {order}\nimport sim\nfrom sim import streams\nfrom sim import *\n"
                       "from gradring import gateware\n"
@@ -91,7 +91,7 @@ def test_missing_module(folder):
 
 
 def test_commands(folder):
-    """The command runs even if the folder, or the path, contains such files."""
+    """The command runs even if the folder, or the path, contains files with clashing names."""
     for environment in ({}, {"PYTHONPATH": str(folder)}):
         assert run("-m", "gradring", "--version", cwd=folder, **environment).startswith("gradring ")
 

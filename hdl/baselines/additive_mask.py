@@ -21,8 +21,8 @@ _SIGN = 1 << FP32.width - 1
 class AdditiveMask(wiring.Component):
     """Mask fp32 elements arithmetically: x * m + (1 - m) * alternative, where m is 1.0 or 0.0.
 
-    The result of one cycle's operands is on ``o`` :attr:`latency` cycles later; operands can be accepted in every
-    cycle. There is no handshake; a unit in a node would need one in addition.
+    The result is on ``o`` :attr:`latency` cycles after its operands; operands can be accepted in every cycle. There
+    is no handshake, although a unit in a node would need one.
 
     A masked infinity or NaN becomes NaN, since it is multiplied by zero.
 

@@ -187,7 +187,7 @@ class ByteUnpacker(wiring.Component):
             exact.eq(~after[:-1].any()),
             moving.eq(self.allow & (front.last | ~over | exact | back.valid)),
             self.take.eq(moving & self.shown),
-            # Everything except the position is known early.
+            # All inputs of these signals except the position are known early.
             early.eq(~front.valid | dropping | (position == size)),
             advance.eq(early | (self.allow & ~front.last & over & (exact | back.valid))),
             fill.eq(early | ~back.valid | (self.allow & ~front.last & over)),
@@ -210,7 +210,7 @@ class ByteUnpacker(wiring.Component):
 
         with m.If(advance):
             m.d.sync += front.eq(back)
-        with m.If(early | moving):  # weaker than "advances or takes", but known sooner
+        with m.If(early | moving):  # a weaker condition than "advances or takes", but known sooner
             m.d.sync += position.eq(Mux(early, 0, Mux(over & ~front.last, after[:-1], after)))
         with m.If(fill):
             m.d.sync += [

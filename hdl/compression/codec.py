@@ -166,7 +166,7 @@ class FixedCodec:
 
 
 def create_unit(kind: Callable[..., Any], codec: Codec, lanes: int) -> Any:
-    """Return an encoder or decoder with a power of two words per beat, like rows of a memory."""
+    """Return an encoder or decoder; its number of words per beat is a power of two, as in memory rows."""
     unit = kind(**codec.parameters, lanes=lanes)
     words = 1 << (unit.words - 1).bit_length()
     return unit if words == unit.words else kind(**codec.parameters, lanes=lanes, words=words)

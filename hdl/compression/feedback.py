@@ -17,9 +17,9 @@ __all__ = ["FeedbackEncoder", "PacketAdder"]
 class PacketAdder(wiring.Component):
     """Add or subtract packets of elements in binary32, with rounding to nearest even.
 
-    The n-th beat of a packet at ``a`` is taken together with the n-th at ``b``, which is at least as long: further
-    beats of ``b`` are dropped, one per cycle, and ``keep`` and ``last`` of the result come from ``a``. Results that
-    are not finite can be replaced with +0.0.
+    The n-th beat of a packet at ``a`` is taken together with the n-th beat of the packet at ``b``, which is at least
+    as long: further beats of ``b`` are dropped, one per cycle, and ``keep`` and ``last`` of the result come from
+    ``a``. Results that are not finite can be replaced with +0.0.
 
     If the result queue is empty, the result of a pair is offered :attr:`latency` cycles after the pair was taken;
     throughput is one beat per cycle. No ready signal passes through the arithmetic: a pair is taken when the queue
@@ -127,11 +127,11 @@ class FeedbackEncoder(wiring.Component):
     decoded value, or +0.0 if either is not finite. A block of the codec enters only when it is complete, so all words
     and errors of a packet leave, whether or not another packet follows.
 
-    Throughput is one beat, or one word, per cycle, whichever takes longer. The first word of a block is offered later
-    than by the codec's :class:`~hdl.compression.words.WordEncoder`, by one cycle per beat of a block and one more;
-    with an exact codec, at the same time. An output that stalls eventually stalls the other outputs, but no output
-    waits for another to begin. ``i.ready`` depends only on registers or, with an exact codec, on ``o.ready`` and
-    ``restored.ready``.
+    Throughput is one beat, or one word, per cycle, whichever takes longer. For a block of n beats, the first word is
+    offered n + 1 cycles later than it would be by the codec's :class:`~hdl.compression.words.WordEncoder`; with an
+    exact codec, it is offered at the same time. An output that stalls eventually stalls the other outputs, but no
+    output waits for another to begin. ``i.ready`` depends only on registers or, with an exact codec, on ``o.ready``
+    and ``restored.ready``.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ def _codecs_of(owner: str) -> Mapping[str, Codec]:
 
 
 class _Codecs(Mapping[str, Codec]):
-    """Codecs of the core and of features, in order of code: all, or only codecs for ``weights`` or ``gradients``.
+    """Codecs of the core and of features, by code: all codecs, or only codecs for ``weights`` or ``gradients``.
 
     All formats of features can be used for weights.
     """

@@ -15,7 +15,7 @@ class Coupling:
     sections : tuple of str
         Names of the sections: fields of a configuration, and types of features.
     clash : callable
-        Maps the values of these sections to whether they are incompatible. An absent section is None.
+        Returns whether the values of these sections are incompatible. An absent section is None.
     rule : str
         Requirement on the sections, for the error message.
     reason : str

@@ -1,8 +1,8 @@
 """Couplings between a node's sections: incompatible combinations of values, each with its reason.
 
 The core defines this list, and each feature adds its own. They are used to check configurations, and are shown in
-error messages, in docs/node.md and by ``gradring info``. A coupling of more than two sections rejects only some
-values of the third.
+error messages, in docs/node.md and by ``gradring info``. A coupling of three sections depends on the value of the
+third.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ __all__ = ["CORE", "all_couplings", "check_couplings"]
 
 
 def _in_block(segment):
-    """Maximum length of a vector, so that each half fits into a block of a ring of two nodes."""
+    """Maximum length of a vector: in a ring of two nodes, each half must fit into a block."""
     return 2 * MAX_SEGMENTS * segment
 
 

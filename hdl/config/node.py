@@ -90,7 +90,7 @@ class Configuration(Section):
 
     @property
     def has_chains(self) -> bool:
-        """Whether a sum may pass along a chain of nodes to its end, as one block."""
+        """Whether a sum may pass, as one block, along a chain of nodes to the last one."""
         return self.role.streams or self.role.root_reduce
 
     @property
@@ -100,12 +100,12 @@ class Configuration(Section):
 
     @property
     def serves_formats(self) -> bool:
-        """Whether the node is a server that broadcasts weights in several formats, and keeps counts of them."""
+        """Whether the node is a server that broadcasts weights in several formats, with a table of counts."""
         return self.is_server and self.role.broadcast_formats
 
     @property
     def far_bases(self) -> dict[str, int]:
-        """Address of each memory space in the far memory, by name, in order; empty except on a server."""
+        """Addresses of memory spaces in the far memory, in order, by name; empty except on a server."""
         bases, first = {}, 0
         if self.is_server:
             for space in self.memory_map:
@@ -219,5 +219,5 @@ class NodeConfig(Coupled):
 
 
 def max_nodes_for(nodes: int) -> int:
-    """``max_nodes`` for a ring of ``nodes`` nodes: the default or, if it is too small, the maximum."""
+    """``max_nodes`` for a ring of ``nodes`` nodes: the default or, if that is too small, the maximum."""
     return SingleRing.max_nodes if 1 <= nodes <= SingleRing.max_nodes else MAX_NODES

@@ -110,7 +110,7 @@ class Peer(Role):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RootReduce(Role):
-    """A peer for commands that assign every block to one root, so that only its results cross a slow link:
+    """A peer for commands that assign every block to one root, so that only the root's results cross a slow link:
     docs/ring/root_reduce.md."""
 
     root_reduce: ClassVar[bool] = True

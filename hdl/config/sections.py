@@ -21,8 +21,8 @@ class Memories(Section):
         Capacity in elements of the gradient memory, of the weight memory and of each state plane; multiples of 32.
         Only the owner of a block stores its state, so a state plane may be smaller than the weight memory.
     planes : int
-        Number of state planes of the optimizer, which determines its rules: SGD with 0, momentum as well with 1, and
-        also Adam and AdamW with 2.
+        Number of state planes of the optimizer, which determines its rules: only SGD with 0, also momentum with 1,
+        and also Adam and AdamW with 2.
     """
 
     gradient: int = option(16384, Words())
@@ -39,7 +39,7 @@ class Optimizer(Section):
     ----------
     lanes : int
         Elements updated per step, at most the node's ``lanes``. One lane is enough for a dense ring of two nodes,
-        since it delivers less than one finished element per cycle.
+        which delivers less than one finished element per cycle.
     interval : int
         Cycles per step: 1, 2, 4 or 8. With more than one cycle, operations share adders and multipliers.
     dsps : int
@@ -67,8 +67,8 @@ class Weights(Section):
     codec : str
         Name in :data:`hdl.compression.registry.WEIGHT_CODECS`. With any codec except ``raw``, the node has one more
         memory, of ``memories.state`` elements, for the master weights: the weights of its own block before encoding.
-        The weight memories of all nodes, including the owner's, hold the decoded weights. A codec with a codebook has
-        an additional memory for it, which the host loads.
+        The weight memories of all nodes, including the owner's, hold the decoded weights. If the codec has a
+        codebook, the node has an additional memory for it, which the host loads.
     master : bool
         Whether a node with ``raw`` weights also keeps master weights: a fused update then reads no weights, and may
         write them to an address that no other operation reads.

@@ -62,7 +62,7 @@ class CommandChecker(wiring.Component):
       the planes that the rule needs; the detail is the rule), nor for its fields (BROADCAST in a node with formats:
       ``BAD_FORMAT``, if the format does not exist, or has blocks and the root is not a server; the detail is the
       format).
-    - ``length`` is at least its ``least`` (``BAD_LENGTH``; the detail is ``least``).
+    - ``length`` is at least the operation's ``least`` (``BAD_LENGTH``; the detail is ``least``).
     - If a command of a program waits for a ``remote`` node, this node has control words, ``unit`` is a different node
       of its ring, and ``unit_queue`` is one of its queues (``BAD_UNIT``; the detail is unit, unit_queue and the
       number of nodes in the ring, from the lowest byte on). This includes QUIESCE.
@@ -86,7 +86,7 @@ class CommandChecker(wiring.Component):
     ``size``, and every node must have room for the state of all groups, so that verdicts agree again.
 
     A verdict takes :attr:`latency` cycles at most, from the first cycle with the command at ``i`` to the cycle when
-    both are taken at the same time: ``i.ready`` depends combinationally on ``o.ready``.
+    command and verdict are both taken: ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class CommandChecker(wiring.Component):
         A word of state holds two elements.
     tenancy : In(tenancy_layout(config)), in a node with tenants
     checked : Out(checked_layout())
-        Update rule and form of state used for the verdict, from a command's first cycle to the next command's.
+        Update rule and form of state used for the verdict; stable until the first cycle of the next command.
     """
 
     def __init__(self, *, config, operations, queues=1):

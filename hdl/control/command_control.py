@@ -32,9 +32,9 @@ class CommandControl(wiring.Component):
     as soon as its flags are set and its dependencies hold. It is loaded and checked again if a setting has changed
     since the check (``stale``), and rejected if it has waited for ``timeout`` cycles, or while ``link_reset`` is
     held. A wait continues when a command is loaded again; ``timeout`` is sampled in the cycle before the rejection. A
-    wait only for dependencies restarts in every cycle with ``alive``. A command of a program has ``failed`` if it is
-    rejected, or ends with a status other than OK. ``stop`` drops the next command of a program, without an event,
-    unless it is already offered at ``start`` or its event is on the way.
+    wait for nothing but dependencies restarts in every cycle while ``alive`` is high. A command of a program has
+    ``failed`` if it is rejected, or ends with a status other than OK. ``stop`` drops the next command of a program,
+    without an event, unless it is already offered at ``start`` or its event is pending.
 
     ``start`` is valid in the cycle after the predecessor's event was taken if the next command has passed the check
     and does not wait for flags; otherwise, two cycles after its last condition is met.
@@ -46,7 +46,7 @@ class CommandControl(wiring.Component):
     of_program : In(1)
         That command belongs to the program.
     wanted, granted, passed, refused, deferred, deliver, dismiss : In or Out(1)
-        This queue's bits of :class:`~hdl.control.command_loader.CommandLoader`; ``dismiss`` is for its own command.
+        This queue's bits of :class:`~hdl.control.command_loader.CommandLoader`; ``dismiss`` is for this queue only.
     head : In(command_layout())
         Command at the head, as loaded by the loader.
     head_of_program : Out(1)
@@ -83,7 +83,7 @@ class CommandControl(wiring.Component):
     takes : Out(1)
         In this cycle the command at the head, which will take flags, proceeds to ``start``.
     goes : Out(1)
-        ``start`` is valid in the next cycle, and was not in this one.
+        ``start`` is valid in the next cycle, but not in this one.
     removed : Out(1)
         The command at the head has left the queue: it was started, or it is certain to be rejected.
     taken, given : Out(16)
@@ -91,7 +91,7 @@ class CommandControl(wiring.Component):
     started, ended : Out(1)
         The engine takes a command; the engine offers an event, in the first such cycle.
     done, failed : Out(1)
-        A command of the program ends with OK; or it fails.
+        A command of the program ends with OK, or fails.
     tag : Out(16)
         Tag of the most recently started command.
     loading : Out(1)

@@ -16,13 +16,13 @@ __all__ = ["WORDS", "CommandLoader", "words_loaded"]
 #: Number of words that are loaded per command, unless :func:`words_loaded` adds one; the rest are reserved.
 WORDS = 12
 
-#: Word that is loaded first, so that words that control waits, or changes of other words, come early.
+#: Word that is loaded first, so that the words that control waits or changes of other words arrive early.
 FIRST_WORD = 8
 
 
 def words_loaded(config):
-    """Number of words per command that a node of this configuration loads; only a few nodes need the last one, with
-    ``root_reduce``, ``format`` and ``entry``."""
+    """Number of words per command that a node of this configuration loads; only a few nodes need the last word, which
+    contains ``root_reduce``, ``format`` and ``entry``."""
     return WORDS + (config.role.root_reduce or config.role.broadcast_formats)
 
 
@@ -31,16 +31,16 @@ class CommandLoader(wiring.Component):
 
     One loader and one checker serve all queues, since a command is loaded while its predecessor runs. A command that
     is ``wanted`` while the loader is idle is ``granted`` in the same cycle, and its words are requested from the next
-    cycle on. Words of a program's command are changed on the way: in the second queue, which uses the ring, the pass
-    adds to the number of the collective; and in odd passes, ``weight_stride`` is added to the weight base of commands
-    with ``alternate``.
+    cycle on. Words of a program's command are changed on the way: in the second queue, which uses the ring,
+    ``collective`` of the pass is added to the number of the collective; and in odd passes, ``weight_stride`` is added
+    to the weight base of commands with ``alternate``.
 
     There are three verdicts. For a QUIESCE, the verdict follows the grant by :attr:`latency` cycles; for any other
     command, it is later by at most the checker's latency minus one:
 
     - ``passed``, for one cycle;
-    - ``refused``, if the queue can use it immediately (``deliver``): it and the loader are held until ``dismiss``;
-    - ``deferred``, for one cycle, if the predecessor of a refused command is still running: it is loaded again later.
+    - ``refused``, if the queue can use the verdict now (``deliver``): loader and verdict are held until ``dismiss``;
+    - ``deferred``, for one cycle, if the predecessor of a refused command is still running: it will be loaded again.
 
     Parameters
     ----------

@@ -33,9 +33,9 @@ class CommandQueue(wiring.Component):
     command goes to the queue of its operation. While a command runs, the next one of its queue is loaded and checked
     (:class:`~hdl.control.command_checker.CommandChecker`); a command that fails the check is not run, and its event
     gives the reason. A command that has passed the check waits until all flags in ``wait`` are set and its
-    predecessor has ended. It is checked again if a setting has changed since, takes these flags, and is offered to
-    the engine. When the engine reports ``EventStatus.OK``, the flags in ``signal`` are set. If a command's flags are
-    not set within ``timeout`` cycles, it ends with ``WAIT_TIMEOUT`` and takes none; the detail is the missing flags.
+    predecessor has ended. After another check if a setting has changed, it takes these flags and is offered to the
+    engine. When the engine reports ``EventStatus.OK``, the flags in ``signal`` are set. If a command's flags are not
+    set within ``timeout`` cycles, it ends with ``WAIT_TIMEOUT`` and takes none; the detail is the missing flags.
 
     If there are several queues, each has a program, which ``run`` executes for a number of passes, after all commands
     that have already been pushed; commands pushed later wait until the program of their queue has ended. A command of
@@ -43,7 +43,7 @@ class CommandQueue(wiring.Component):
     in time; the detail is ``after`` (15:0), ``lag`` (17:16) and the other queue (25:24). A command that does not end
     with OK ends the run: commands not offered to an engine by then are not started, and have no event.
 
-    In a node with control words a command of a program may also wait for commands of another node's queue
+    In a node with control words, a command of a program may also wait for commands of another node's queue
     (:class:`~hdl.control.remote_after.RemoteAfter`); the detail of its ``AFTER_TIMEOUT`` contains that queue,
     ``remote`` (18) and the node (23:20). A wait for commands restarts as long as another queue of this node is
     running a command, and when another node reports that it is working: it times out only if neither makes progress.
@@ -56,13 +56,13 @@ class CommandQueue(wiring.Component):
     waiting: this empties the queues and ends a run.
 
     ``start`` is valid :attr:`latency` cycles after an empty queue has taken the last word of a QUIESCE, and for any
-    other command, later by at most the checker's latency minus one. It is valid :attr:`gap` cycles at most after the
+    other command, later by at most the checker's latency minus one. It is valid at most :attr:`gap` cycles after the
     predecessor has offered its event, if the command is loaded by then and waits for nothing else, and
     :attr:`dependency_latency` cycles after the end of its last dependency.
 
     A flag that is set while it is being taken stays set. If two commands wait for the same flag, only one takes it.
-    While the event queue is full, the next event waits in the engine or here, and no other command is started, so
-    that no event is lost.
+    While the event queue is full, the next event waits in the engine or in this component, and no other command is
+    started, so that no event is lost.
 
     Parameters
     ----------
@@ -90,8 +90,8 @@ class CommandQueue(wiring.Component):
         A word of state holds two elements.
     tenancy : In(tenancy_layout(config)), in a node with tenants
     checked : Out(array of checked_layout())
-        Settings for the command that each queue has started last or offers. The command must run with them, since the
-        registers may have changed in the meantime.
+        Settings for the command that each queue offers or, if it offers none, has started last. The command must run
+        with them, since the registers may have changed in the meantime.
     link_reset : In(1)
     timeout : In(32)
         Maximum number of cycles that a command waits.
@@ -105,7 +105,7 @@ class CommandQueue(wiring.Component):
     queue_status : Out(queue_status_layout())
         Status of all queues together.
     program : In(stream of program_word_layout()), with several queues
-        Words of programs, always ready, but not during a run; see
+        Words of programs; always ready, except during a run; see
         :class:`~hdl.features.programs.program_memory.ProgramMemory`.
     run : In(stream of run_layout()), with several queues
         Ready unless a run is in progress.
@@ -283,7 +283,7 @@ class CommandQueue(wiring.Component):
 
         connect_stream(m, self.program, programs.program)
         wiring.connect(m, node=wiring.flipped(self.trace), trace=trace.read)
-        # The register is valid from the cycle after a run starts, and falls one cycle late.
+        # `running` rises in the cycle after a run starts, and falls one cycle late.
         m.d.sync += running.eq(taken | (active | Cat(control.busy for control in controls)).any())
         m.d.comb += [
             self.run.ready.eq(~running),
@@ -353,7 +353,7 @@ class CommandQueue(wiring.Component):
                 m.d.comb += [wait.after.eq(head[f"after_{index}"]), wait.lag.eq(head[f"lag_{index}"])]
 
         def after(n):
-            """Detail of an unmet dependency; if there are two, of the one on this node or on the lower queue."""
+            """Detail of an unmet dependency; a dependency on this node, or on a lower queue, takes precedence."""
             head = loader.heads[n]
             here = [Cat(head[f"after_{index}"], head[f"lag_{index}"], Const(0, 6), Const(other, 8))
                     for index, other in enumerate(others(n, self._queues))]
@@ -399,7 +399,7 @@ class CommandQueue(wiring.Component):
         return ready, Cat(versions.version, versions.expected), traced
 
     def _remote(self, m, controls, loader, sequencers, scoreboard, *, taken, run):
-        """Connect the comparison with counts of other nodes; return dependencies on them that do not hold."""
+        """Connect the comparison with other nodes' counts; return the dependencies on them that do not hold."""
         works = [control.running & ~control.known for control in controls]
         alive = Const(0, 1)
         missing = Const(0, self._queues)

@@ -54,7 +54,7 @@ class Extent:
         Whether each word holds two elements while state is packed.
     used : callable, optional
         Function of the settings that a command is checked with (:func:`~hdl.control.registers.checked_layout`). It
-        returns a Value: whether the operation uses this memory under them. By default it always does.
+        returns a Value: whether the operation uses this memory with these settings. By default it always does.
     """
 
     base: str
@@ -84,7 +84,7 @@ class OperationDescription:
     has_root : bool
         Whether ``root`` must be the rank of a node.
     is_root : bool, optional
-        Whether the root must be this node, in a ring of several, or a different node; by default it may be any node.
+        Whether the root must be this node, in a ring of two or more, or another node; by default it may be any node.
     owned : bool
         Whether ``root_reduce`` of a command makes ``root`` the owner of all groups, so that it must be a node's rank.
     least : int
@@ -93,9 +93,9 @@ class OperationDescription:
         Function of the settings, like ``Extent.used``. It returns whether the command is refused, as a Value, an
         EventStatus, and the detail.
     refused_fields : callable, optional
-        Function of the command, with the same result.
+        Function of the command, with a result of the same form.
     queue : int, optional
-        Queue that executes it, in a node with several queues: 0 computes, 1 communicates. By default any queue may.
+        Queue that executes it, in a node with several queues: 0 computes, 1 communicates; by default, any queue.
     privileged : bool
         Whether tenants are not allowed to use the operation.
     """

@@ -48,8 +48,8 @@ class HostPort(wiring.Component):
         The node answers each request with its ``count`` words; ``last`` is ignored. The range has been checked.
     memory_write : Out(signature of request: Out(stream of access_layout()), data: Out(stream of word_layout()))
         Each request is followed by its words, with ``last`` on the last one. There are ``count`` words, or fewer if
-        the packet was short. When the node takes the word with ``last``, all words must have been written, or must at
-        least precede any later read of the memory.
+        the packet was short. When the node takes the word with ``last``, all words must have been written, or must
+        take effect before any later read of the memory.
     commands : Out(stream of descriptor_layout())
         Words of commands. A packet that is too short or too long leaves a command without its last word.
     commands_full : In(1)
@@ -57,12 +57,12 @@ class HostPort(wiring.Component):
     events : In(stream of 32 bits)
         Words of events.
     program : Out(stream of program_word_layout()), with two queues
-        Headers and words of programs, which are never stalled. No program runs at the same time, unless they are for
-        the idle bank. It has been checked that the queue exists in the node and that every command has a slot.
+        Headers and words of programs, which are never stalled. No program runs at the same time, unless the words are
+        for the idle bank. It has been checked that the queue exists in the node and that every command has a slot.
     run : Out(stream of run_layout()), with two queues
         Runs of a loaded model, only while no program is running.
     program_status : In(program_status_layout()), with two queues
-    banks : Out(BanksSignature()), with two banks of programs; runs begin two cycles later then
+    banks : Out(BanksSignature()), with two banks of programs; runs then begin two cycles later
     running, busy, asked, found : In or Out, with tenants
         Ports of :class:`~hdl.control.requester.Requester`, which defines the rights of a tenant.
     """
@@ -174,7 +174,7 @@ class HostPort(wiring.Component):
             m.d.sync += size.eq(words)
             m.next = "Header"
 
-        # A tenant gets the same status for an address beyond its window as beyond the memory.
+        # For an address beyond its window, a tenant gets the same status as for an address beyond the memory.
         beyond = Mux(requester.bounded, requester.beyond, Status.BAD_ADDRESS) if requester else Status.BAD_ADDRESS
 
         def refuse(reason):
@@ -190,7 +190,7 @@ class HostPort(wiring.Component):
                 following()
 
         with m.FSM() as self.states:  # an attribute for the formal specifications, like size and ended
-            # Each state takes a header word: a packet of one word has no other word.
+            # Each of these states takes a word of the header; a packet of one word has no further words.
             for name, following in (("Tenant", "Opcode"), ("Opcode", "Dispatch"))[0 if requester else 1:]:
                 with m.State(name):
                     m.d.comb += word.ready.eq(1)

@@ -28,9 +28,9 @@ def connect_host_side(m, node, *, host_port, registers, queue, access, weight_ve
     host_port : HostPort
     registers : RegisterFile
     queue : CommandQueue
-        The full node's, or the int16 node's.
+        Queue of the full node or of the int16 node.
     access : HostAccess
-        The full node's, or the int16 node's.
+        Access unit of the full node or of the int16 node.
     weight_version : Value
         Number of commands that have changed weights since reset.
     enable : Value, optional

@@ -15,10 +15,10 @@ class CommandRunner(wiring.Component):
     The datapath is held in reset between commands, with one cycle between the end of reset and :attr:`start`. Unless
     ``always``, a command without length ends with OK immediately, and does not start the datapath.
 
-    :attr:`start` follows the acceptance of a command after two cycles, and the event is offered one cycle after
+    :attr:`start` follows two cycles after a command was accepted, and the event is offered one cycle after
     :attr:`done` or :attr:`bad`; the next command is accepted in the cycle after the event. The event counts cycles
     from the cycle after the acceptance to the cycle of :attr:`done` or :attr:`bad`. While ``link_reset`` is high, a
-    command that is not done in the current cycle ends in it.
+    command ends in the current cycle, even if it is not done.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class CommandRunner(wiring.Component):
     progress : In(range(most + 1))
         Progress of the command; summed while it runs, including the cycle of :attr:`done`.
     done, bad : In(1)
-        The command has ended with OK, or is invalid; the latter has precedence.
+        The command has ended with OK, or is invalid; ``bad`` takes precedence.
     number : In(32)
         Position of the error in an invalid command.
     is_other : In(1)

@@ -12,7 +12,7 @@ __all__ = ["PushedCommands", "queue_of"]
 
 
 def queue_of(operation, queues):
-    """Queue for pushed commands with an operation: the last, unless the operation specifies another."""
+    """Queue for pushed commands with an operation: the last one, unless the operation specifies a queue."""
     return queues - 1 if operation.queue is None else min(operation.queue, queues - 1)
 
 

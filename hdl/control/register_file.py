@@ -83,13 +83,13 @@ class RegisterFile(wiring.Component):
     The rows of the memory are visited one after another, each for four cycles: read, compare, subtract, write. While
     the host has a request, visits for the host and for the counters alternate, so that neither waits for long.
 
-    Flip-flops hold just enough low bits of a counter to avoid wrapping between two visits. Each visit adds their
-    advance since the last visit to the counter's row, so a counter is exact whenever it is read.
+    Flip-flops hold just enough low bits of a counter to avoid wrapping between two visits. Each visit adds the
+    advance of these bits since the last visit to the counter's row, so a counter is exact whenever it is read.
 
     After reset, every row up to the last counter is visited once before any request of the host, and gets its initial
-    value, which is stored in the upper half of the memory; CONTROL.clear_counters does this for only the counters'
-    rows. Rows after the counters belong to statuses, which are not stored in the memory. After reset, a node with
-    tenants begins with the rows of its tenant registers, and wraps from the last row to the first.
+    value, which is stored in the upper half of the memory; CONTROL.clear_counters has the same effect, but only on
+    the counters' rows. Rows after the counters belong to statuses, which are not stored in the memory. After reset, a
+    node with tenants begins with the rows of its tenant registers, and wraps from the last row to the first.
 
     A written value appears on its port with ``bus.done``; a count is added one cycle after its input. In addition to
     ``bus``, the ports are defined by the table: an output for each setting, and an input for each status.
@@ -140,7 +140,7 @@ class RegisterFile(wiring.Component):
     _VISIT = 4
 
     age = 3
-    #: Cycles from a request to ``done``, unless rows are initialised: rest of a visit, counter's visit, own visit.
+    #: Cycles from a request to ``done``, except after reset: rest of a visit, a counter's visit, the request's visit.
     latency = 3 * _VISIT
 
     def __init__(self, *, config):
@@ -215,7 +215,7 @@ class RegisterFile(wiring.Component):
         constants = self._constants()
         first, last = COUNTERS[0].address, COUNTERS[-1].address
         present = [entry for entry in self._table if not self._lacks(entry)]
-        # Between two visits of a counter, every counter and an equal number of host requests may be visited; after
+        # Between two visits of a counter, every counter and an equal number of host requests may be visited or, after
         # reset, all initial rows.
         longest = max(2 * self._VISIT * len(COUNTERS), self.initialisation)
         spans = {entry.name: bits_for(longest * ((1 << entry.increment) - 1))
@@ -228,7 +228,7 @@ class RegisterFile(wiring.Component):
 
         index = Signal(address_bits, init=self._first_row)  # row being visited
         of_host, host_next = Signal(), Signal()  # this visit, or the next one, is for the host
-        # Next row to visit, unless the host requests one.
+        # Next row to visit, unless the host requests a row.
         turn = Signal(address_bits, init=self._first_row + 1)
         beginning = Signal(init=1)  # rows are being initialised
         clear_counters = Signal()

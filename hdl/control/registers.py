@@ -29,7 +29,7 @@ class Access(enum.Enum):
     STATUS = "status"
     """The node; read-only for the host."""
     COUNTER = "counter"
-    """Counts events in the node, read-only; starts at zero, and again when CONTROL.clear_counters is written."""
+    """Counts events in the node; read-only; zero after reset, and after CONTROL.clear_counters is written."""
     SETTING = "setting"
     """The host, which can read and write it."""
     SET = "set"
@@ -121,7 +121,7 @@ class Register:
 
 
 def _table(*registers, first=0, feature=None):
-    """Registers at consecutive addresses, in the given order; all for one feature, or each with its own."""
+    """Registers at consecutive addresses, in order; either all for one feature, or each for its own."""
     rows = [{"feature": feature} | row for row in registers]
     docs = [f"{row['doc']} In nodes with {row['feature']}." if row["feature"] else row["doc"] for row in rows]
     return tuple(Register(address=first + n, **row | {"doc": docs[n]}) for n, row in enumerate(rows))
@@ -158,7 +158,7 @@ LATCHED = ("GRADIENT_SCALE", "CLIP", "WEIGHT_FACTOR", "LEARNING_RATE", "FIRST_DE
 """Settings that LATCH copies during a run."""
 
 STALLS = ("no_credit", "ingress_empty", "encoder", "optimizer", "memory")
-"""Causes of a stall: for each of them a bit of STATUS, and a counter STALL_*."""
+"""Causes of a stall; each has a bit of STATUS and a counter STALL_*."""
 
 REGISTERS = _table(
     _constant("ID", f"0x{IDENTIFIER:08x}: a gradring node with this register map."),

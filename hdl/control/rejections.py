@@ -14,7 +14,7 @@ __all__ = ["Rejections", "rejection_layout"]
 
 def rejection_layout():
     """A command that is not run, with the reason: ``rejected`` until its event is taken; ``count`` is its waiting
-    time in cycles plus one; ``missing`` are flags that were not set; ``after`` is an unmet dependency's detail."""
+    time in cycles plus one; ``missing`` are the flags not set; ``after`` is the detail of an unmet dependency."""
     return data.StructLayout({
         "rejected": 1, "reason": Rejection, "tag": 16, "count": 32, "missing": 16, "after": 32})
 

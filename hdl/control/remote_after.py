@@ -62,7 +62,7 @@ class RemoteAfter(wiring.Component):
     first, or with ``after`` = 0, holds immediately; with ``after`` above 16,383, it never holds.
 
     Queues are served in rotation. ``missing`` is valid :attr:`settling` cycles after a head has changed, or a pass
-    has begun, and falls :attr:`latency` cycles at most after the count could be read.
+    has begun, and falls at most :attr:`latency` cycles after the count could be read.
 
     Parameters
     ----------

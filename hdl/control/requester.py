@@ -33,11 +33,11 @@ class Requester(wiring.Component):
     The first word of a packet is the number of the tenant, or of the privileged host. A tenant may always send PING,
     and read and write its memory windows. All other requests are only for the tenant that the node is executing,
     except for some registers: it may not access :data:`~hdl.control.registers.TENANT_REGISTERS`, nor write
-    :data:`~hdl.control.registers.PRIVILEGED`. The privileged host may do everything, but writes tenant registers only
-    while the node is not busy. Outputs are combinational, except :attr:`asked`, :attr:`permits` and :attr:`over`.
+    :data:`~hdl.control.registers.PRIVILEGED`. The privileged host may do everything, except write tenant registers
+    while the node is busy. Outputs are combinational, except :attr:`asked`, :attr:`permits` and :attr:`over`.
 
-    :attr:`moved` follows :attr:`found` one cycle later, and :attr:`permits` the first cycle of :attr:`request`: the
-    register file writes at least two cycles later.
+    :attr:`moved` follows :attr:`found` one cycle later, and :attr:`permits` follows the first cycle of
+    :attr:`request`: the register file writes at least two cycles later.
 
     A server belongs to the model owner: there, a tenant may only send PING. The privileged host sends commands to the
     server on behalf of the tenant being executed.
@@ -105,7 +105,7 @@ class Requester(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         tenant = Signal(_WIDTH, init=MAX_TENANTS)
-        with m.If(self.take):  # a number that is not assigned becomes no tenant
+        with m.If(self.take):  # an unassigned number stands for no tenant
             m.d.sync += tenant.eq(Mux(self.word < MAX_TENANTS, self.word, MAX_TENANTS))
 
         def is_one(*opcodes):

@@ -21,7 +21,7 @@ def others(queue, queues):
 
 
 def after_layout():
-    """Dependency of a command on another queue: ``after`` commands must be done, ``lag`` passes earlier."""
+    """Dependency of a command: another queue must have done ``after`` commands, ``lag`` passes earlier."""
     return data.StructLayout({"after": 16, "lag": 2})
 
 
@@ -137,7 +137,7 @@ class Scoreboard(wiring.Component):
     def _leads(self, m, lower, upper):
         """Whether the lower of two queues is too far ahead of the upper, and vice versa."""
         width = LEAD_MAX.bit_length() + 1
-        lead = Signal(width, name=f"lead_{lower}_{upper}")  # signed: passes of the lower ahead of the upper
+        lead = Signal(width, name=f"lead_{lower}_{upper}")  # signed: passes by which the lower is ahead
         up, down = self.begins[lower], self.begins[upper]
         with m.If(self.clear):
             m.d.sync += lead.eq(0)

@@ -23,7 +23,7 @@ def run_layout():
     ``passes`` is the number of passes, ``parity`` the parity of the first pass, and ``model`` the number of the
     program. Numbers of collectives start at ``collective`` and increase by ``collectives`` with each pass. ``number``
     is the run's number, the same on all nodes of a ring, and ``rank`` and ``size`` give the node's position there:
-    all three are for waits for other nodes. With number 0, a node reports nothing to other nodes. ``first`` is the
+    all three are used to wait for other nodes. With number 0, a node reports nothing to other nodes. ``first`` is the
     number of passes between the last write of weights and this run, for comparison with versions; 0 restarts them.
     """
     return data.StructLayout({
@@ -35,7 +35,7 @@ def run_layout():
 
 def pass_layout():
     """Changes that a pass makes to its commands: ``odd`` selects the second of two weight bases, and ``collective``
-    is added. ``number`` counts passes since weights were written."""
+    is added to numbers of collectives. ``number`` counts passes since weights were written."""
     return data.StructLayout({"odd": 1, "collective": 16, "number": 16})
 
 
@@ -56,7 +56,7 @@ class Sequencer(wiring.Component):
     start : In(1)
         Pulse: a run begins; only while not ``active``.
     run : In(run_layout())
-        Valid in the cycle of ``start``; ``collectives``, as long as the sequencer is active.
+        Valid in the cycle of ``start``; ``collectives`` must stay valid as long as the sequencer is active.
     length : In(16)
         Number of commands in the program; must not change while the sequencer is active.
     advance : In(1)

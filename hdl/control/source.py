@@ -48,7 +48,7 @@ def _check_name(what: str, kind: str, name: str, names: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Setting(Source):
-    """A setting, by the name of its port on the register file."""
+    """A setting, identified by the name of its port on the register file."""
 
     name: str
 
@@ -61,7 +61,7 @@ class Setting(Source):
 
 @dataclasses.dataclass(frozen=True)
 class SettingField(Source):
-    """A field of a setting, by the names of the register and the field."""
+    """A field of a setting, identified by the names of the register and the field."""
 
     setting: str
     name: str
@@ -112,7 +112,7 @@ class WeightVersion(Source):
 
 @dataclasses.dataclass(frozen=True)
 class Status(Purpose):
-    """A status, by the name of its port on the register file."""
+    """A status, identified by the name of its port on the register file."""
 
     name: str
 

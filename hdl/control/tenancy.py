@@ -13,7 +13,7 @@ __all__ = ["FAR_SPACE", "MAX_TENANTS", "PRIVILEGED", "TENANT_BITS", "asked_layou
 #: Number of the privileged host, which needs no window; the numbers after it are for tenants.
 PRIVILEGED = 0
 
-#: Number of tenant numbers in gateware, including one that is never assigned.
+#: Number of different tenant numbers in gateware; one of them is never assigned.
 MAX_TENANTS = 3
 
 #: Number of the far memory in register WINDOW. The host port cannot access it, so requests have no such space.
@@ -23,8 +23,8 @@ TENANT_BITS = MAX_TENANTS.bit_length()
 
 
 def windowed(config):
-    """Memory spaces that have windows: all except the trace, which only the privileged host reads, and also the far
-    memory of a node that moves activations there. A server's far memory has its own spaces."""
+    """Memory spaces that have windows: all spaces except the trace, which only the privileged host reads. They
+    include the far memory of a node that moves activations there. A server's far memory has its own spaces."""
     spaces = tuple(space for space in config.memory_map if space.name != "trace")
     if not config.far_words or config.is_server:
         return spaces

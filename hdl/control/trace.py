@@ -14,7 +14,7 @@ __all__ = ["Trace", "trace_record_layout"]
 
 
 def trace_record_layout():
-    """The two words of a record: the command, its ``end`` or start, and the time in cycles; ``version`` is the
+    """Record of the start or ``end`` of a command, as two words; the second is the time in cycles. ``version`` is the
     version of the weights that the command computes with, modulo 2^13."""
     return data.StructLayout({"tag": 16, "version": 13, "end": 1, "queue": 2, "time": 32})
 

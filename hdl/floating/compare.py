@@ -13,9 +13,9 @@ __all__ = ["FloatComparator", "MagnitudeLimiter"]
 class FloatComparator(wiring.Component):
     """Compare two floating-point numbers.
 
-    Negative and positive zero are equal, and a NaN is unordered with every number, including itself. The relation of
-    the operands of one cycle is on the outputs :attr:`latency` cycle later; a pair can be accepted in every cycle. If
-    no output is high, ``a`` is greater. No register is reset.
+    Negative and positive zero are equal, and a NaN is unordered with every number, including itself. The relation is
+    on the outputs :attr:`latency` cycle after the operands; a pair can be accepted in every cycle. If no output is
+    high, ``a`` is greater. No register is reset.
 
     Parameters
     ----------
@@ -70,8 +70,8 @@ class MagnitudeLimiter(wiring.Component):
     A number with a magnitude above ``limit`` becomes ``limit`` with the number's sign; any other number passes
     unchanged. A NaN becomes :attr:`FloatFormat.canonical_nan`. A limit of infinity or NaN passes every number.
 
-    The result of the inputs of one cycle is on ``o`` :attr:`latency` cycles later; a pair can be accepted in every
-    cycle. No register is reset.
+    The result is on ``o`` :attr:`latency` cycles after the inputs; a pair can be accepted in every cycle. No register
+    is reset.
 
     Parameters
     ----------

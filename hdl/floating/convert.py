@@ -17,8 +17,8 @@ class FloatConverter(wiring.Component):
     infinity, and every NaN becomes :attr:`FloatFormat.canonical_nan`. If the target's exponent and fraction are at
     least as wide as the source's, every number keeps its value.
 
-    The result of the number of one cycle is on ``o`` :attr:`latency` cycles later; a number can be accepted in every
-    cycle. No register is reset.
+    The result is on ``o`` :attr:`latency` cycles after the number; a number can be accepted in every cycle. No
+    register is reset.
 
     Parameters
     ----------
@@ -172,8 +172,8 @@ class FloatConverter(wiring.Component):
 class FloatToInteger(wiring.Component):
     """Convert a floating-point number to a signed integer, rounding to nearest even.
 
-    A number out of range becomes the nearest integer, and NaN becomes zero. The result of the number of one cycle is
-    on the outputs :attr:`latency` cycles later; a number can be accepted in every cycle. No register is reset.
+    A number out of range becomes the nearest integer, and NaN becomes zero. The result is on the outputs
+    :attr:`latency` cycles after the number; a number can be accepted in every cycle. No register is reset.
 
     Parameters
     ----------
@@ -260,8 +260,8 @@ class FloatToInteger(wiring.Component):
 class IntegerToFloat(wiring.Component):
     """Convert a signed integer to a floating-point number, rounding to nearest even.
 
-    An integer too large for the format becomes infinity. The result of the integer of one cycle is on ``o``
-    :attr:`latency` cycles later; an integer can be accepted in every cycle. No register is reset.
+    An integer too large for the format becomes infinity. The result is on ``o`` :attr:`latency` cycles after the
+    integer; an integer can be accepted in every cycle. No register is reset.
 
     Parameters
     ----------

@@ -16,8 +16,8 @@ class FloatDivider(wiring.Component):
     """Divide two floating-point numbers, rounding to nearest even.
 
     Subnormal numbers, signed zeros and infinities are as in IEEE 754; every NaN result is
-    :attr:`FloatFormat.canonical_nan`. The result of the operands of one cycle is on ``o`` :attr:`latency` cycles
-    later; a pair can be accepted every ``interval`` cycles. No register is reset.
+    :attr:`FloatFormat.canonical_nan`. The result is on ``o`` :attr:`latency` cycles after its operands; a pair can be
+    accepted every ``interval`` cycles. No register is reset.
 
     With an interval of 1, each trial of the recurrence has its own subtractor. With a longer interval, the recurrence
     is folded: a quotient passes ``interval`` times through a ring with ``1 / interval`` of the subtractors. A pair
@@ -228,7 +228,7 @@ class FloatDivider(wiring.Component):
         halves = [(index, choice) for index in range(width + 2) for choice in (True, False)][1:]
         for number, (index, choice) in enumerate(halves, 1):
             if choice:
-                # The operand is still the one of the previous trial.
+                # The operand is still the operand of the previous trial.
                 before = quotient[1] if index > 1 else C(1, 1)
                 operand = Cat(operand[0], *(bit ^ before ^ quotient[0] for bit in operand[1:]))
             elif index == 0:
@@ -252,7 +252,7 @@ class FloatDivider(wiring.Component):
                     passing = self._locate(m, passing)
 
         # The quotient is exact if the last trial, which is beyond the last bit of any exact quotient, leaves the
-        # negated divisor: then every bit of their sum is zero, as each position and its carry show.
+        # negated divisor: then remainder plus divisor has only zero bits, as each position and its carry show.
         divisor = Cat(operand[0], *(bit ^ ~quotient[1] for bit in operand[1:]), C(1, 1))
         return trial, ~quotient[0] & ((remainder[1:] ^ divisor[1:]) == (remainder[:-1] | divisor[:-1]))
 

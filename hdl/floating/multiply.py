@@ -15,8 +15,8 @@ class FloatMultiplier(wiring.Component):
     """Multiply two floating-point numbers, rounding to nearest even.
 
     Subnormal numbers, signed zeros and infinities are as in IEEE 754; every NaN result is
-    :attr:`FloatFormat.canonical_nan`. The result of the operands of one cycle is on ``o`` :attr:`latency` cycles
-    later; a pair can be accepted in every cycle. No register is reset.
+    :attr:`FloatFormat.canonical_nan`. The result is on ``o`` :attr:`latency` cycles after its operands; a pair can be
+    accepted in every cycle. No register is reset.
 
     Parameters
     ----------

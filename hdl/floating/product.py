@@ -20,8 +20,8 @@ class Product(wiring.Component):
     """Multiply two unsigned integers.
 
     Operands wider than a multiplier block are split into a low part as wide as the block and a high part. Partial
-    products without a block are sums of shifted rows. The product of the operands of one cycle is on ``o``
-    :attr:`latency` cycles later: 2 if every partial product has its own block, otherwise 3.
+    products without a block are sums of shifted rows. The product is on ``o`` :attr:`latency` cycles after its
+    operands: 2 if every partial product has its own block, otherwise 3.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Product(wiring.Component):
         def total(terms):
             """Sum terms with one carry chain per addition.
 
-            The extra lowest bit keeps Yosys from merging all terms into one tree of full adders, twice as large.
+            The extra lowest bit keeps Yosys from merging all terms into one tree of full adders of twice the size.
             """
             result, *rest = terms
             for term in rest:

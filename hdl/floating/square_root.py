@@ -17,8 +17,8 @@ class FloatSquareRoot(wiring.Component):
     """Extract the square root of a floating-point number, rounding to nearest even.
 
     The root of a negative zero is a negative zero. The root of any other negative number is
-    :attr:`FloatFormat.canonical_nan`, as is every NaN result. The result of the operand of one cycle is on ``o``
-    :attr:`latency` cycles later; an operand can be accepted every ``interval`` cycles. No register is reset.
+    :attr:`FloatFormat.canonical_nan`, as is every NaN result. The result is on ``o`` :attr:`latency` cycles after its
+    operand; an operand can be accepted every ``interval`` cycles. No register is reset.
 
     With an interval of 1, each trial of the recurrence has its own subtractor. With a longer interval, the recurrence
     is folded: a root passes ``interval`` times through a ring with ``1 / interval`` of the subtractors. An operand
@@ -106,8 +106,8 @@ class FloatSquareRoot(wiring.Component):
             passing = {name: getattr(normal, name) for name in passing}
 
         # Halve the exponent; if it is odd, double the significand, so that the radicand is between 1 and 4. The sum
-        # is twice the exponent of the root, plus one if the significand is doubled. Zero, infinity and NaN continue
-        # as radicands with roots, 1 and 1.5, that have the fractions of the results.
+        # is twice the exponent of the root, plus one if the significand is doubled. Zero and infinity continue as a
+        # radicand with root 1, and NaN as one with root 1.5: the roots have the fractions of the results.
         lifted = Cat(passing["exponent"][:-1], ~passing["exponent"][-1], passing["exponent"][-1])
         twice = Signal(signed(max(format.exponent_bits, len(normal.count)) + 2))
         m.d.comb += twice.eq(lifted + Cat(~normal.count, C(1, 1)).as_signed())
@@ -197,8 +197,8 @@ class FloatSquareRoot(wiring.Component):
                 ones = 0
                 m.d.comb += total.eq(Cat(radicand[-2:], remainder) - Cat(C(0b01, 2), subtrahend))
             else:
-                # After the last pair of the radicand, the lowest bits always borrow and leave ones. From the second
-                # such trial on, the borrow meets a one, and both are omitted.
+                # After the last bit pair of the radicand, the lowest bits always borrow and leave ones. From the
+                # second of these trials on, the borrow is subtracted from a one, so both are omitted.
                 borrow = C(1, 1) if index == pairs else C(0, 0)
                 ones = 2 if index == pairs else 3
                 upper = Signal(index + len(borrow), name=f"upper{index}")

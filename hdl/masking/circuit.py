@@ -31,8 +31,8 @@ class MaskCircuit(wiring.Component):
     was taken. ``i.ready`` depends combinationally on ``o.ready``; ``jobs.ready`` and ``words.ready`` depend only on
     registers.
 
-    If data ends too early or too late, ``error`` is raised in the cycle after the beat that reveals this was taken.
-    Later jobs are not affected:
+    If data ends too early or too late, ``error`` is raised in the cycle after the beat that reveals the error was
+    taken. Later jobs are not affected:
 
     - if ``last`` comes too early, its beat leaves with ``last``; the job's remaining mask beats are discarded, one
       per cycle, and with them the remaining words of an external mask;

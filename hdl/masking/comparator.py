@@ -67,7 +67,7 @@ class MaskComparator(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes, bits = self._lanes, self._index_bits
-        lane_bits = (lanes - 1).bit_length()  # low bits of a column index, which are the lane
+        lane_bits = (lanes - 1).bit_length()  # low bits of a column index, which select the lane
         current, mask = self.i.payload, self.mask
         bounded_free, compared_free, output_free = Signal(), Signal(), Signal()
 

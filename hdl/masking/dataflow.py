@@ -38,11 +38,11 @@ def setup_layout(config):
 
 
 class MaskDataflow(wiring.Component):
-    """Datapath of both operations; it executes one command after each reset.
+    """Datapath of MASK and SPARSIFY; it executes one command after each reset.
 
     MASK: a reader takes jobs from the list. Each job goes to the circuit and, as a range of rows, to the data reader,
-    so that the next job is read while the current job's data passes. A single writer job covers all results, and ends
-    with the job that completes the length.
+    so that the next job is read while the current job's data passes. A single job of the writer covers all results,
+    and ends with the mask job that completes the length.
 
     SPARSIFY: gradients and errors are read, added, separated by magnitude, and written back to their addresses.
 
@@ -58,7 +58,7 @@ class MaskDataflow(wiring.Component):
     done : Out(1)
         High for one cycle when the last element is in memory.
     bad : Out(1)
-        A job is invalid, and the results of all preceding jobs are in memory; held.
+        A job is invalid, and the results of all preceding jobs are in memory; stays high.
     number : Out(range(config.memories.gradient // config.lanes + 1))
         Number of the invalid job.
     fetched : Out(1)
@@ -117,7 +117,7 @@ class MaskDataflow(wiring.Component):
         sparsify_done, sparsify_takes = self._sparsify(m, *parts) if config.sparsify else (Const(0), Const(0))
         m.d.comb += [
             self.done.eq(Mux(setup.sparsify, sparsify_done, mask_done)),
-            # Data is offered to both units: the circuit takes none without a job, the magnitude mask without errors.
+            # Data is offered to both units: the circuit needs a job to take it, and the magnitude mask needs errors.
             rows.o.ready.eq(mask_takes | sparsify_takes),
         ]
         return m

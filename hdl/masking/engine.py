@@ -50,9 +50,9 @@ def counts_layout():
 class MaskEngine(wiring.Component):
     """Run MASK and SPARSIFY on the memories of a node, one command after another.
 
-    A command is run by the :class:`MaskDataflow`, which is held in reset between commands, and reported by one event.
-    Alternative and threshold are sampled when it is taken. docs/protocol.md describes the operations and the job
-    list. A command without length ends with OK immediately.
+    The :class:`MaskDataflow`, which is held in reset between commands, runs each command; one event reports its end.
+    Alternative and threshold are sampled when the command is taken. docs/protocol.md describes the operations and the
+    job list. A command without length ends with OK immediately.
 
     Only the jobs that precede an invalid one are executed, and only their elements are written.
 

@@ -54,11 +54,11 @@ class MaskGenerator(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes, bits = self._lanes, self._index_bits
-        lane_bits = (lanes - 1).bit_length()  # low bits of a column index, which are the lane
+        lane_bits = (lanes - 1).bit_length()  # low bits of a column index, which select the lane
         job = self.jobs.payload
 
         # First stage: the job and the position in it. Flags for the last beat, row and matrix are registers that are
-        # set one beat ahead, by comparison with the last beat, row and matrix but one.
+        # set one beat ahead, by comparison with the second-to-last beat, row and matrix.
         mask = Signal.like(job.mask)
         active = Signal()
         row = Signal(bits)

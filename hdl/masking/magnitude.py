@@ -19,10 +19,10 @@ class MagnitudeMask(wiring.Component):
     Each lane has a binary32 sum, rounded to nearest even. Its magnitude is the integer of its bits without the sign:
     if this is at least the magnitude of ``threshold``, ``kept`` is the sum and ``dropped`` is +0.0; otherwise
     ``kept`` is +0.0 and ``dropped`` is the sum. So infinities are above all numbers, and NaNs, which are canonical,
-    above infinities; a threshold of zero keeps all sums, including -0.0.
+    are above infinities; a threshold of zero keeps all sums, including -0.0.
 
     Beats are taken in pairs, the n-th of ``gradients`` with the n-th of ``errors``, which should have the same
-    framing: ``keep`` and ``last`` of the results come from the gradients, and the errors' are ignored. Packets of
+    framing: ``keep`` and ``last`` of the results come from the gradients, and are ignored in the errors. Packets of
     different lengths cause neither a hang nor an error: the rest of the longer packet is paired with the packet that
     follows the shorter one. Elements with a clear keep bit are also computed, but do not count as replaced.
 

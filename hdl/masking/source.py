@@ -33,7 +33,7 @@ class MaskSource(wiring.Component):
     i : In(stream of mask_beat_layout(lanes))
     words : In(stream of 32)
     o : Out(stream of mask_beat_layout(lanes))
-        The beats with ``external`` clear.
+        The same beats, but with ``external`` cleared.
     """
 
     latency = 1

@@ -36,10 +36,10 @@ class StreamedOptimizer(wiring.Component):
     Timing
     ------
     A burst of T beats that finds its operands buffered, its command taken and its queues empty takes exactly ``T +
-    reducer_latency + update_latency`` cycles, from its first beat to the cycle, inclusive, that offers its last row.
-    The first beat enters in the cycle after the last of these conditions is met. Bursts of ``depth`` elements follow
-    each other every ``depth / update_lanes`` cycles, without gaps, as long as streams and queues keep pace. Both
-    latencies depend on the arithmetic for ``rules``, ``format`` and ``update_interval``, and not on the rule in use.
+    reducer_latency + update_latency`` cycles, from its first beat to and including the cycle with its last row. The
+    first beat enters in the cycle after the last of these conditions is met. Bursts of ``depth`` elements follow each
+    other every ``depth / update_lanes`` cycles, without gaps, as long as streams and queues keep pace. Both latencies
+    depend on the arithmetic for ``rules``, ``format`` and ``update_interval``, and not on the rule in use.
 
     With an ``update_interval`` of i, beats enter only in every i-th cycle, counted from reset, if all operands were
     available in the preceding cycle. So the first beat is 1 to i cycles later, the burst takes ``i * (T - 1) + 1 +
@@ -221,7 +221,7 @@ class StreamedOptimizer(wiring.Component):
         beats = self._depth // self._update_lanes
         if self._interval == 1:
             return 2 + -(-delay // beats)
-        # A fill is faster than a burst: the remaining time of the burst covers most delays.
+        # A bank is filled in less time than a burst takes: the rest of that time covers most delays.
         return max(2, 1 + -(-(delay + beats + 2 - self._interval) // (beats * self._interval)))
 
     def elaborate(self, platform):
@@ -237,8 +237,8 @@ class StreamedOptimizer(wiring.Component):
         )
         connect_stream(m, self.command, control.command)
 
-        # Cycles since beats could last enter, modulo the interval, one-hot. The controller has its own copy, since
-        # the other registers have a large fan-out.
+        # Cycles since the last cycle when beats could enter, modulo the interval, one-hot. The controller has its own
+        # copy, since the other registers have a large fan-out.
         phase, turn = Signal(self._interval, init=1), Signal(self._interval, init=1)
         if self._interval > 1:
             m.d.sync += [phase.eq(phase.rotate_left(1)), turn.eq(turn.rotate_left(1))]

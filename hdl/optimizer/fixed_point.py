@@ -56,7 +56,7 @@ def fixed_settings_layout():
 class MultiplierBlock(wiring.Component):
     """Multiply two signed integers in one ECP5 block, with registers before, within and after it.
 
-    The product of the operands of one cycle is on ``o`` :attr:`latency` cycles later. Nothing is reset.
+    The product is on ``o`` :attr:`latency` cycles after its operands. Nothing is reset.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ class FixedReducer(wiring.Component):
 class FixedLane(wiring.Component):
     """Compute one new weight per cycle from the sum of its gradients, in fixed point.
 
-    With round(x) = floor(x + 1/2), which rounds half up, and sat(x) the nearest number in the format,
+    With round(x) = floor(x + 1/2), which rounds half up, and sat(x) as the nearest number in the format,
 
     - :attr:`Rule.SGD` has d = sat(round(gradient_scale * sum));
     - :attr:`Rule.MOMENTUM` has d = sat(round(momentum * state + gradient_scale * sum)), which is also the new state;
@@ -176,8 +176,8 @@ class FixedLane(wiring.Component):
     rounds once and saturates once. The host includes dampening in gradient_scale.
 
     Rounding half up costs no logic: the half for the first step is the low bit of a carry chain, and the half for the
-    second step is the borrow of the subtraction. It is unbiased except for ties: one in 65,536 of evenly spread
-    products.
+    second step is the borrow of the subtraction. It is unbiased except for ties, which are one in 65,536 of evenly
+    spread products.
 
     Operands are taken, and results appear, when the arithmetic needs or produces them: counted from the cycle of
     ``total``, the planes of the state are taken :attr:`state_offsets` and the weight :attr:`weight_offset` cycles

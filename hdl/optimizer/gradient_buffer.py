@@ -113,7 +113,7 @@ class GradientBuffer(wiring.Component):
         slice_shape = data.ArrayLayout(self._width, self._read_lanes)
         writes, reads = [], []
         for part in range(slices):
-            # A bank is never filled and drained at once, so that no read collides with a write to its address.
+            # A bank is never filled while it is drained, so that no read collides with a write to its address.
             m.submodules[f"memory_{part}"] = memory = Memory(
                 shape=slice_shape, depth=zeros + (slices > 1), init=[], attrs={"no_rw_check": 1}
             )

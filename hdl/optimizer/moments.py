@@ -132,7 +132,7 @@ class MomentPacker(wiring.Component):
             short = shorten(m, incoming.elements[n], source=FP32, target=BF16)
             m.d.comb += rounded[16 * n:][:16].eq(Mux(incoming.keep[n], short, 0))
 
-        # A beat, or with `packed_state` half a row: rounded elements fill the lower half, the upper half is ignored.
+        # A beat, or with `packed_state` half a row: rounded elements fill its lower half; its upper half is ignored.
         beat = Signal.like(incoming, reset_less=True)
         beat_valid = Signal()
         advance = Signal()

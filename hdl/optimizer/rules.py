@@ -139,7 +139,7 @@ class UpdateLane(wiring.Component):
     Parameters
     ----------
     rules : tuple of Rule
-        Rules that the lane can compute. SGD needs three multipliers and two adders; momentum six and four (including
+        Rules that the lane can compute. SGD needs three multipliers and two adders; momentum needs six and four (with
         one of each for Nesterov's step); Adam and AdamW need eight and five, a square root and a divider.
     dsps : int
         DSP blocks that each multiplier may use: 4, 2 or 1.

@@ -113,8 +113,8 @@ class SharedLane(wiring.Component):
     """Compute one new weight every ``interval`` cycles from the gradients of all workers.
 
     Equations are as in :class:`~hdl.optimizer.reducer.Reducer` and :class:`~hdl.optimizer.rules.UpdateLane`, and
-    results are bit-exact, but the operations share their units: :attr:`timetable` assigns a slot to each operation,
-    which is a unit in one cycle of every ``interval``. Square root and divider perform one operation each, and take
+    results are bit-exact, but the operations share their units: :attr:`timetable` assigns a slot to each operation: a
+    unit, and one cycle in every ``interval``. Square root and divider perform one operation each, and take
     ``interval`` cycles for it.
 
     At the input of a unit there is a register for each operand of each operation. It is loaded in the preceding slot
@@ -122,7 +122,7 @@ class SharedLane(wiring.Component):
     that are loaded once per parameter, or in a memory.
 
     All gradients of a parameter are taken in one cycle of ``phase[0]``. The following properties are as in
-    :class:`~hdl.optimizer.rules.UpdateLane`, and count from the cycle of the sum, :attr:`reducer_latency` later.
+    :class:`~hdl.optimizer.rules.UpdateLane`, but count from the cycle of the sum, :attr:`reducer_latency` later.
     There is no handshake. ``settings`` must not change while a parameter is in flight, nor a cycle earlier.
 
     Parameters

@@ -83,9 +83,9 @@ class CollectiveEngine(wiring.Component):
     :data:`~hdl.ring.order.LAG` segments after its sum. So the link from the root carries only gathers.
 
     With two ports, SWITCH sets the use of each port if the links are idle, and otherwise ends with ``BUSY``; a
-    command runs on the ring given by its field ``port``. A packet is taken only when one is expected, since the next
-    one may belong to the other ring. So an ABORT that arrives after all packets of a command stays in the link until
-    the command must be aborted, too.
+    command runs on the ring given by its field ``port``. A packet is taken only when it is expected, since the next
+    packet may belong to the other ring. So an ABORT that arrives after all packets of a command stays in the link
+    until the command must be aborted, too.
 
     On a server, where the far memory may stop responding, a memory access counts as progress like a word on the ring,
     and commands can time out even on a ring of one node.
@@ -102,7 +102,7 @@ class CollectiveEngine(wiring.Component):
                 # Commands that have already been checked: see :class:`~hdl.control.command_checker.CommandChecker`.
                 "command": In(stream.Signature(command_layout())),
                 # One event per command. The detail of a time-out is the number of packets sent (low half) and
-                # received.
+                # received (high half).
                 "event": Out(stream.Signature(event_layout())),
                 # Scalars of the optimizer.
                 "settings": In(settings_layout()),

@@ -65,7 +65,7 @@ class CollectiveControl(wiring.Component):
             # Commands; one runs at a time.
             "command": In(stream.Signature(command_layout())),
             # One event per command. Its detail after a time-out or a reset is the number of packets sent in this
-            # command, low half, and received, high half.
+            # command (low half) and received (high half).
             "event": Out(stream.Signature(event_layout())),
             # Cycles without a word on the ring after which the command is aborted.
             "timeout": In(32),

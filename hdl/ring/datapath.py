@@ -131,7 +131,7 @@ class Datapath(wiring.Component):
                 connect_stream(m, source, sink)
 
     def _connect_memories(self, m, units):
-        """Connect the memory ports of all parts to the datapath's; return the ports with a count of stalls."""
+        """Connect the memory ports of all parts to the datapath's; return the ports that count stalls."""
         counted = []
         for memory in self._config.memory_map.names:
             for kind in ("read", "write"):

@@ -128,7 +128,7 @@ class Depacketizer(wiring.Component):
         fresh = Signal()  # the word arrived at the last clock edge
         older, older_fresh, older_held = Signal(), Signal(), Signal()
         aborting, aborting_fresh, aborting_held = Signal(), Signal(), Signal()
-        sudden, sudden_fresh, sudden_held = Signal(), Signal(), Signal()  # either of the two preceding conditions
+        sudden, sudden_fresh, sudden_held = Signal(), Signal(), Signal()  # `older` or `aborting`
         empty = Signal()
         word, ending = held.data, held.last
         header = Signal(header_layout())  # each field is valid in the cycle of the word that contains it

@@ -1,10 +1,9 @@
 """Interleaved order of a collective: the packets of two segments alternate.
 
-With SR(t) and AG(t) the scatter-reduce and the all-gather of segment t of every block (:mod:`hdl.ring.order`), the
-order SR(0), SR(1), SR(2), AG(0), SR(3), AG(1), … AG(T-1), with a gather that lags by two, is processed in pairs of
-segments with alternating steps. So data that is passed on was received two packets earlier. A collective with only
-one phase processes its segments in pairs. If blocks have only one segment, AG(0) depends on all of SR(0), and follows
-it.
+With SR(t) and AG(t) as scatter-reduce and all-gather of segment t of every block (:mod:`hdl.ring.order`), the order
+SR(0), SR(1), SR(2), AG(0), SR(3), AG(1), … AG(T-1), with a gather that lags by two, is processed in pairs of segments
+with alternating steps. So data that is passed on was received two packets earlier. A collective with only one phase
+processes its segments in pairs. If blocks have only one segment, AG(0) depends on all of SR(0), and follows it.
 """
 
 from amaranth.hdl import Module, Mux, Signal
@@ -91,7 +90,7 @@ class InterleavedGenerator(SequenceGenerator):
                     m.d.sync += [entered[each].eq(entered[each] + 1), climbs[each].eq(climbs[each] + plan.pitch),
                                  behind.eq(behind + 1 if each == Phase.SCATTER else behind - 1)]
 
-        active, settled = Signal(), Signal()  # the lane has had one cycle to reach the record
+        active, settled = Signal(), Signal()  # settled: the values of the lane have had one cycle to reach the record
         wraps, at_end = Signal(), Signal()
         group, at, segment = (Signal.like(lanes[0][name], name=name) for name in ("group", "place", "segment"))
         left = Signal.like(lanes[0]["steps"])

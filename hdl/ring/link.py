@@ -142,7 +142,7 @@ class LinkTransmitter(wiring.Component):
 class Ingress(wiring.Component):
     """Buffer for packets at the end of a link, safe against any words from the peer.
 
-    Latency is 3 cycles from a word at ``i`` to its offer at ``o``, throughput one word per cycle. ``o`` is registers.
+    Latency is 3 cycles from a word at ``i`` to ``o``, throughput one word per cycle. ``o`` consists of registers.
 
     Parameters
     ----------

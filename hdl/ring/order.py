@@ -1,13 +1,13 @@
 """Static order of a collective: the order of its transfers of segments of blocks.
 
 A vector of ``length`` elements is partitioned cyclically into ``size`` blocks, in groups of 32 elements: group j
-belongs to block (j + block_offset) % size. So the first group of block b is (b - block_offset) % size, and of G
-groups the block has G // size, and one more if its first group is below G % size. In memory the groups of a vector
-are ``stride`` groups apart, and the groups of a block ``pitch`` = size · stride. A block moves in segments of S
-elements. Every block has the same number T of segments, so short blocks end in empty segments. With SR(t) and AG(t)
-the scatter-reduce and the all-gather of segment t of every block, the order is SR(0), SR(1), AG(0), SR(2), AG(1), …
-AG(T-1): the all-gather lags by one segment, which hides the latency of the optimizer. In a late sequence it lags by
-:data:`LAG`, which also hides the latency of the whole ring.
+belongs to block (j + block_offset) % size. So the first group of block b is (b - block_offset) % size, and the block
+has G // size of G groups, and one more if its first group is below G % size. In memory the groups of a vector are
+``stride`` groups apart, and the groups of a block are ``pitch`` = size · stride groups apart. A block moves in
+segments of S elements. Every block has the same number T of segments, so short blocks end in empty segments. With
+SR(t) and AG(t) as scatter-reduce and all-gather of segment t of every block, the order is SR(0), SR(1), AG(0), SR(2),
+AG(1), … AG(T-1): the all-gather lags by one segment, which hides the latency of the optimizer. In a late sequence it
+lags by :data:`LAG`, which also hides the latency of the whole ring.
 
 Each activity of a collective (sending, receiving, reading gradients, updating a block) follows this order with its
 own sequence, which has a number of steps in each phase. The block, and with it the first group, decreases by one from
@@ -331,7 +331,7 @@ class SequenceGenerator(wiring.Component):
             m.d.comb += [enters.eq(1), onward.eq(Mux(self.scatter.steps == 0, Phase.GATHER, Phase.SCATTER))]
             m.d.sync += active.eq((self.scatter.steps.any() | self.gather.steps.any()) & (plan.segments != 0))
         with m.Elif(active & settled):
-            # A record needs two cycles to settle, so this cycle is free anyway when a record is taken immediately.
+            # A record needs two cycles to settle, so this cycle costs no time, even if a record is taken immediately.
             with m.If(self.o.valid):
                 m.d.sync += settled.eq(1)
             with m.Else():
@@ -409,7 +409,7 @@ class SequenceGenerator(wiring.Component):
         shift = per_segment.bit_length() - 1
         offset = Signal.like(position)  # position of the segment
         block = Signal(ranks(self._nodes_max))
-        left = Signal.like(plan.quotient)  # groups of the block from there on, excluding an odd one
+        left = Signal.like(plan.quotient)  # groups of the block from there on, except an odd group
         odd, final = Signal(), Signal()  # the block has an odd group; the block contains the last group of the vector
         inside = Signal(range(per_segment + 1))  # groups in the segment
         ends = Signal()  # the block ends in this segment, or before it
@@ -435,6 +435,6 @@ class SequenceGenerator(wiring.Component):
         return Mux(wraps, self.plan.size, group) - 1
 
     def _next_place(self, position, wraps):
-        """Position of the group from :meth:`_next_group`, by one carry chain, with a carry-in from the lowest bit."""
+        """Position of the group from :meth:`_next_group`: one carry chain, with a carry-in from the lowest bit."""
         plan = self.plan
         return (Cat(Const(1), position) + Cat(~wraps, Mux(wraps, plan.top, ~plan.stride))) >> 1

@@ -42,7 +42,7 @@ def ports_of(node):
 def joined(source, target):
     """Assignments that connect a port ``ring_o`` to a port ``ring_i``, for use in one domain.
 
-    In a synchronous domain each assignment is a register, so that every wire delays by one cycle.
+    In a synchronous domain each assignment is a register, so that every wire has a delay of one cycle.
     """
     for name, member in source.signature.members.items():
         here, there = getattr(source, name), getattr(target, name)

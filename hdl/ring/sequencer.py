@@ -90,13 +90,13 @@ class Sequencer(wiring.Component):
                 # High from the cycle after ``start`` until every header and record has been taken and every awaited
                 # instruction is done.
                 "busy": Out(1),
-                # Whether the header taken last, or initially the first one, belongs to a scatter-reduce.
+                # Whether the most recently taken header, or initially the first header, belongs to a scatter-reduce.
                 "scattering": Out(1),
                 # Headers of the packets to be sent.
                 "header": Out(stream.Signature(header_layout())),
                 # Header fields that the expected packets must have.
                 "expected": Out(stream.Signature(expected_layout())),
-                # A stream for each instruction; and for an awaited one ``<name>_done``, high for one cycle when the
+                # A stream for each instruction; if it is awaited, also ``<name>_done``, high for one cycle when the
                 # part is done.
                 **{name: port for instruction in self._instructions
                    for name, port in instruction.ports(Out).items()},
@@ -152,7 +152,7 @@ class Sequencer(wiring.Component):
         return queue
 
     def _follow(self, m, instruction, records):
-        """Implement an instruction by a queue of its payloads, for the records that it requests."""
+        """Implement an instruction as a queue of its payloads, for the records that it requests."""
         setup, name, consumers = self.setup, instruction.name, records[instruction.sequence]
         record = consumers.record
         port = consumers.add(f"{name}_records", (record.length != 0) & instruction.when(record, setup))

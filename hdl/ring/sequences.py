@@ -1,8 +1,8 @@
 """Sequences in the order of a collective: the blocks of each participant.
 
 A :class:`Sequence` names a participant of :mod:`hdl.ring.order` and gives its path in either phase, as values
-computed from a :class:`PlannedCommand`. The four here are for nodes without codecs; parts of the datapath may add
-more (:mod:`hdl.ring.parts.part`).
+computed from a :class:`PlannedCommand`. The four sequences here are for nodes without codecs; parts of the datapath
+may add more (:mod:`hdl.ring.parts.part`).
 """
 
 import dataclasses

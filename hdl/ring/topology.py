@@ -1,8 +1,8 @@
 """Topology of the nodes: their neighbours, and the owners of blocks.
 
 :class:`RingTopology` gives both as numbers, for the host and for simulations; :class:`GridTopology` gives the links
-of a grid, where switches select the rings. The functions that follow do the same for a ring in gateware, where rank
-and size are signals. No other module computes neighbours: a network of a different shape needs a new class here.
+of a grid, where switches select the rings. The functions that follow give neighbours in a ring in gateware, where
+rank and size are signals. No other module computes neighbours: a network of a different shape needs a new class here.
 """
 
 import dataclasses

@@ -218,7 +218,7 @@ class Endpoint(wiring.Component):
                 with m.Elif(acknowledge):
                     m.next = "Offer"
 
-            # The frame ends with the packet if that is short enough: read ahead to determine the length.
+            # The frame ends with the packet if the packet is short enough: read ahead to determine its length.
             with m.State("Measure"):
                 m.next = "Look"
             with m.State("Look"):

@@ -54,8 +54,8 @@ def header_layout():
 class FrameTransmitter(wiring.Component):
     """Serialize frames into bytes, without gaps as long as the payload arrives in time.
 
-    ``payload.ready`` and, between flags, ``o`` depend only on registers; a flag is offered as long as ``header`` is.
-    A payload word is taken when all bytes of the previous one have left.
+    ``payload.ready`` and, between flags, ``o`` depend only on registers; a flag is offered as long as a header is
+    offered. A payload word is taken when all bytes of the previous one have left.
 
     Members
     -------

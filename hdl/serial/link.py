@@ -12,7 +12,7 @@ from hdl.streams.stream import connect_stream, word_layout
 __all__ = ["COUNTERS", "SerialLink"]
 
 COUNTERS = ("framing_errors", "crc_errors", "resyncs", "repeats", "gaps", "frames")
-"""Counters of a board, of 16 bits each, two to a word, the first one in the low half of the first word."""
+"""Counters of a board, 16 bits each and two per word, with the first in the low half of the first word."""
 
 
 class SerialLink(wiring.Component):

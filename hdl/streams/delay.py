@@ -27,7 +27,7 @@ class DelayLine(wiring.Component):
     cycles : int
         Number of cycles; zero or more.
     paced : bool
-        Count only cycles with ``step``; ``o`` advances in each such cycle.
+        Count only cycles with ``step``; ``o`` advances only in these cycles.
 
     Members
     -------
@@ -63,7 +63,7 @@ class DelayLine(wiring.Component):
             m.d.comb += self.o.eq(value)
             return m
 
-        # The address after the written address is the oldest, so no address is read and written in the same cycle.
+        # The oldest value is at the next address, so no address is read and written in the same cycle.
         depth = self._cycles if self._cycles < _BLOCK else self._cycles - 1
         attributes = {"no_rw_check": 1}
         if depth < self._cycles and depth * Shape.cast(self._shape).width >= _BITS:

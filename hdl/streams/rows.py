@@ -148,7 +148,7 @@ class SegmentBuffer(wiring.Component):
     lanes : int
         Elements in a beat: 1, 2, 4 or 8.
     depth : int
-        Capacity of the buffer in beats: at least one whole segment, or two to fill one segment while another leaves.
+        Capacity of the buffer in beats: at least one whole segment; two if one is to arrive while another leaves.
 
     Members
     -------
@@ -224,7 +224,7 @@ class BlockBuffer(wiring.Component):
 
     @property
     def depth(self):
-        """Capacity of the buffer in beats: two blocks, to fill one block while the other leaves."""
+        """Capacity of the buffer in beats: two blocks, so that one can arrive while the other leaves."""
         return 2 * self._beats + 1
 
     def elaborate(self, platform):

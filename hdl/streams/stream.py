@@ -141,8 +141,8 @@ class SkidBuffer(wiring.Component):
 class Queue(wiring.Component):
     """FIFO queue with a registered output.
 
-    Throughput is one beat per cycle at any depth. Beat k is accepted from the cycle after beat k - depth has left,
-    and offered :attr:`latency` cycles after its acceptance, or one cycle after beat k - 1 has left if this is later.
+    Throughput is one beat per cycle at any depth. Beat k can be accepted one cycle after beat k - depth has left, and
+    is offered :attr:`latency` cycles after its acceptance, or one cycle after beat k - 1 has left if this is later.
 
     A depth of 1 is one register, and ``i.ready`` depends combinationally on ``o.ready``. At any other depth
     ``i.ready`` depends only on registers. A depth of 2 is a :class:`SkidBuffer`; up to :attr:`DISTRIBUTED` beats in
@@ -153,8 +153,8 @@ class Queue(wiring.Component):
     shape : ShapeLike
         Payload of the stream.
     depth : int
-        Capacity of the queue in beats, including its output register; at least 1. One more than a multiple of 16
-        makes the best use of LUT memory, and a power of two of block memory.
+        Capacity of the queue in beats, including its output register; at least 1. A multiple of 16 plus one makes the
+        best use of LUT memory, and a power of two makes the best use of block memory.
     block : bool or None
         Whether to use block memory, which has a latency of 3 instead of 1 and needs a depth of at least 4; by default
         the depth decides.
@@ -324,7 +324,7 @@ def step_count(m, level, *, up, down):
 def _unreset(m, stream):
     """Payload register of an output, without reset, since the payload is meaningless without ``valid``.
 
-    On an ECP5, eight neighbouring flip-flops share at most two resets; those without reset can be placed anywhere.
+    On an ECP5, eight neighbouring flip-flops share at most two resets; without a reset, they can be placed anywhere.
     """
     payload = Signal(stream.payload.shape(), name="payload", reset_less=True)
     m.d.comb += stream.payload.eq(payload)

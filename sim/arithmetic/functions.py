@@ -48,7 +48,7 @@ def _batch(x: Array) -> tuple[Array, list[int]]:
 def product(a: Array, b: Array, initial: Array | None = None, *, operands: str = FP32) -> Array:
     """Matrix products (…, m, k) by (…, k, n), each element summed along k from zero or ``initial``.
 
-    Both have the same axes before the last two. A transposed view is as fast as a contiguous array. ``operands``
+    Factors have the same axes before the last two. A transposed view is as fast as a contiguous array. ``operands``
     names the format that factors are rounded to, see :mod:`sim.golden.operands`; it applies to binary32 only.
     """
     if min(a.ndim, b.ndim) < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:

@@ -1,7 +1,7 @@
 # amaranth: UnusedElaboratable=no
 """Speed of a simulated multiply-accumulate array, with gateware arithmetic and native arithmetic.
 
-Both must produce the same results in the same cycles. ``python -m sim.bench.array_speed`` prints the figures.
+Both runs must produce the same results in the same cycles. ``python -m sim.bench.array_speed`` prints the figures.
 """
 
 import statistics

@@ -1,4 +1,4 @@
-"""Streamed optimizer on Verilated gateware against its formulas, in lockstep with the model.
+"""Streamed optimizer on Verilated gateware, compared with its formulas, in lockstep with the model.
 
 A single burst takes T + r + q cycles, with T beats and the latencies r of the reducer and q of the update. Further
 bursts follow every T cycles; each parameter is moved once. ``python -m sim.bench.optimizer`` prints the figures.

@@ -1,10 +1,10 @@
 # amaranth: UnusedElaboratable=no
-"""Speed of a ring in several processes, against the same ring in one process of one thread.
+"""Speed of a ring in several processes, compared with the same ring in one process of one thread.
 
 ``python -m sim.bench.partition_speed`` prints the figures with shared memory between processes, and
 ``mpirun -n 2 python -m sim.bench.partition_speed`` with MPI. Words and cycles must be identical.
 
-If other programs use the cores, wall time means little. So each process also reports its processor time excluding
+If other programs use the cores, wall time is not meaningful. So each process also reports its processor time without
 exchanges, where it waits. The longest of these times and the separately measured time of an exchange bound the speed
 on idle cores.
 """

@@ -1,4 +1,4 @@
-"""Cycles of matrix products on the Verilated gateware, against one term per unit and cycle.
+"""Cycles of matrix products on the Verilated gateware, compared with one term per unit and cycle.
 
 The time is measured from the job to the last row of results and includes all loads: rows of A and B arrive through
 one port, one row of ``columns`` words per cycle. The bits of each result are compared with numpy sums in ascending

@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
-"""Speed of the Verilated ring, against the same ring with the same host traffic driven by cocotb.
+"""Speed of the Verilated ring, compared with the same ring and host traffic driven by cocotb.
 
-Both simulate the same Verilog with the same Verilator and the same link latency, and must return the same responses,
-including the cycle counts of commands. ``python -m sim.bench.ring_speed`` prints the figures.
+Both simulations use the same Verilog with the same Verilator and the same link latency, and must return the same
+responses, including the cycle counts of commands. ``python -m sim.bench.ring_speed`` prints the figures.
 """
 
 import contextlib
@@ -52,8 +52,8 @@ CONFIG = NodeConfig(memories=Memories(gradient=LENGTH, weight=LENGTH, state=LENG
 BAR = 100_000
 RATIO_BAR = 10
 
-#: Minimum speed of jointly evaluated nodes, by thread count, relative to the same on one thread, and relative to
-#: nodes that are evaluated one after another on the same number of threads.
+#: Minimum speed of jointly evaluated nodes, by thread count, relative to one thread, and relative to nodes that are
+#: evaluated one after another on the same number of threads.
 THREADS_BAR = {2: 1.4}
 BATCH_BAR = {1: 1.35, 2: 1.15}
 #: Minimum speed of nodes with native arithmetic, relative to gateware arithmetic on the same number of threads.

@@ -1,9 +1,9 @@
-"""Cycles of zero-value compression against its bounds, on the Verilated gateware, without stalls.
+"""Cycles of zero-value compression on Verilated gateware, without stalls, compared with its bounds.
 
 The time is measured from the first cycle to the cycle that accepts the last output word or beat, so that the ratio
-includes the latencies. The bound of the encoder and the decoder is a sum over groups. Where some groups are limited
-by words and some by elements, their buffers allow overlap, and the ratio is below 1.
-``python -m sim.bench.zero_value`` prints the figures.
+includes the latencies. The bound of the encoder and the decoder is a sum over groups. If some groups are limited by
+words and some by elements, their buffers allow overlap, and the ratio is below 1. ``python -m sim.bench.zero_value``
+prints the figures.
 """
 
 import json

@@ -27,12 +27,12 @@ Bits = npt.NDArray[np.uint32]
 RAW, ZERO_VALUE = "raw", "zero_value"
 
 #: Number of available words that belong to a packet, number of units still missing, and whether the next word is
-#: invalid in this packet. A unit is a word, or a group if the words determine the length of the packet.
+#: invalid in this packet. A unit is a word, or a group if the words' contents determine a packet's length.
 Span = tuple[int, int, bool]
 
 
 class Codec(Protocol):
-    """A format, as far as the models of the ring and its packets need it."""
+    """Properties of a format that the models of the ring and its packets use."""
 
     @property
     def code(self) -> int:

@@ -24,7 +24,7 @@ TABLE: list[Constant] = []
 
 
 def constant(model: str, cycles: int, meaning: str, source: str) -> int:
-    """Add a constant to the table, and return its cycles.
+    """Add a constant to the table, and return its number of cycles.
 
     Raises
     ------

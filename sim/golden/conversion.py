@@ -1,8 +1,8 @@
 """Conversions of floating-point encodings between formats, and to and from integers, as bit patterns.
 
-Binary32 and binary16 are converted by numpy. bfloat16 is the upper half of binary32, rounded by an addition. Any
+Binary32 and binary16 are converted with numpy. bfloat16 is the upper half of binary32, rounded by an addition. Any
 other pair of formats, and integers of any width, are converted with Python integers, which are exact. All rounding is
-to nearest even, and every NaN is the canonical one: positive, quiet, no payload.
+to nearest even, and every NaN is the canonical one: positive, quiet and without payload.
 """
 
 import numpy as np

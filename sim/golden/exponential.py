@@ -19,7 +19,7 @@ LN2_HIGH, LN2_LOW = 0x3F31_7200, 0x35BF_BE8E
 EXP = (0x3F00_0000, 0x3E2A_AA6E, 0x3D2A_AA75, 0x3C09_05B8, 0x3AB6_A193)
 LOG = (0xBEFF_FFFF, 0x3EAA_AAA7, 0xBE80_0103, 0x3E4C_D1F6, 0xBE2A_4441, 0x3E11_4B9D, 0xBE06_2926, 0x3E03_4B72,
        0xBDA1_1BFE)
-#: Largest argument with an exponential of +0.0, which is -104.
+#: Largest argument with an exponential of +0.0: -104.
 LEAST = 0xC2D0_0000
 #: Smallest significand in the logarithm's polynomial: the square root of 1/2.
 ROOT_HALF = 0x3F35_04F3
@@ -44,7 +44,7 @@ def _polynomial(coefficients: tuple[int, ...], x: Numbers) -> Numbers:
 def exp(x: npt.ArrayLike) -> Numbers:
     """Exponentials of numbers up to zero: +0.0 for -104 and below, the canonical NaN for a NaN.
 
-    With n the integer nearest to x / ln 2 and r = x - n ln 2, the result is (((p(r) r) r + r) + 1) 2^n. The factor
+    With n as the integer nearest to x / ln 2 and r = x - n ln 2, the result is (((p(r) r) r + r) + 1) 2^n. The factor
     2^n is applied in two multiplications; only the second can round.
     """
     argument = np.asarray(x)

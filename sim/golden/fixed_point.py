@@ -104,7 +104,7 @@ def update(total: npt.ArrayLike, weights: npt.ArrayLike, state: Sequence[npt.Arr
 
 
 def _round(products: Numbers) -> Numbers:
-    """Round products of a number and a scalar to numbers: to nearest, with halves up."""
+    """Round products of a number and a scalar to the nearest numbers, with halves rounded up."""
     rounded: Numbers = products + (1 << FRACTION_BITS - 1) >> FRACTION_BITS
     return rounded
 

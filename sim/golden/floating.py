@@ -1,9 +1,9 @@
 """Floating-point values as bit patterns.
 
-Binary32 is computed by numpy. Any other format is computed with Python integers, which are exact: operands become a
+Binary32 is computed with numpy. Any other format is computed with Python integers, which are exact: operands become a
 significand times a power of two, the exact result is formed, and the remainder of one division decides the rounding.
 A sticky bit stands for the discarded bits of a result with infinitely many bits. Every NaN result is the canonical
-one: positive, quiet, no payload.
+one: positive, quiet and without payload.
 """
 
 import math

@@ -9,8 +9,8 @@ to the last word of its response.
   ``count + address % lanes + 12``.
 - An int16 node has no such registers, and reads a word in 3 cycles: ``count + 9`` (write), ``3 * count + 6`` (read).
 - The register file begins to visit a row every 4 cycles, counted from reset, and while the host has a request, every
-  second visit is for the host. The first of these is the next one that begins 9 cycles after the first word of the
-  request, or 8 in an int16 node. It returns its value in its last cycle: see :meth:`PortModel.read_registers`.
+  second visit is for the host. The first of these begins at least 9 cycles after the first word of the request, or 8
+  in an int16 node. A visit returns its value in its last cycle: see :meth:`PortModel.read_registers`.
 """
 
 from collections.abc import Callable

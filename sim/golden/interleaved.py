@@ -1,6 +1,6 @@
 """Golden model of the interleaved order: two segments of a collective alternate, packet by packet.
 
-With SR(t) and AG(t) the halves of segment t, each of N - 1 packets, the gather lags by two segments::
+With SR(t) and AG(t) as the halves of segment t, each of N - 1 packets, the gather lags by two segments::
 
     SR(0), SR(1), SR(2), AG(0), SR(3), AG(1), …, SR(T-1), AG(T-3), AG(T-2), AG(T-1)
 
@@ -34,7 +34,7 @@ def order(segments: int, scatter: int, gather: int, *, both: bool | None = None)
     ----------
     segments : int
     scatter, gather : int
-        Number of steps in each phase; 0 without the phase. A participant may have fewer steps than there are packets.
+        Number of steps in each phase; 0 if it is omitted. A participant may have fewer steps than there are packets.
     both : bool, optional
         Whether the collective has both phases; by default, whether both have steps.
     """
@@ -56,7 +56,7 @@ def blockwise(segments: int, steps: int) -> list[Packet]:
 def waits(nodes: int, segments: int, *, credits: int, room: int,
           phases: Sequence[str] = (SCATTER, GATHER)) -> dict[Event, list[Event]]:
     """Map each event of a collective to the events that it waits for. Each ingress has room for ``credits`` packets,
-    and ``room`` sums can wait for the gather; packets do not wait anywhere else."""
+    and up to ``room`` sums can wait for the gather; packets do not wait anywhere else."""
     steps = nodes - 1
     packets = order(segments, *(steps if phase in phases else 0 for phase in (SCATTER, GATHER)))
     number = {packet: index for index, packet in enumerate(packets)}

@@ -16,7 +16,7 @@ class LocalRunner:
     Parameters
     ----------
     failure : EventStatus, optional
-        Status of a command that the datapath rejects, if it can.
+        Status of a command that the datapath rejects, if it can reject commands.
     other : EventStatus, optional
         Status of a rejected command if ``is_other`` is high.
     always : bool

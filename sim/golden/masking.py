@@ -138,7 +138,7 @@ _MAGNITUDE = np.uint32(0x7FFF_FFFF)
 def sparsify(gradients: npt.ArrayLike, errors: npt.ArrayLike, threshold: int) -> tuple[Words, Words]:
     """Sent values and remaining errors of a magnitude mask, as binary32 bit patterns.
 
-    The sum of gradient and error is kept if its bits without the sign, as an integer, are at least those of the
+    The sum of gradient and error is kept if its bits without the sign, as an integer, are at least the bits of the
     threshold; otherwise it becomes the new error. A dropped gradient and the error of a kept gradient are +0.0.
     """
     sums = floating.add(gradients, errors)
@@ -210,7 +210,7 @@ def softmax(scores: npt.ArrayLike, format: Element) -> npt.NDArray[np.float32]:
 
 @dataclasses.dataclass(frozen=True)
 class Beats:
-    """Mask beats: ``mask`` and ``keep`` have shape (beats, lanes), other fields one value per beat.
+    """Mask beats: ``mask`` and ``keep`` have shape (beats, lanes); the rest have one value per beat.
 
     Members
     -------

@@ -19,7 +19,7 @@ Cycles follow from recurrences over beats. A beat moves in the first cycle in wh
 - a burst's first beat enters when its command is at the head of the queue and all its operands are buffered;
 - each further beat enters at least one cycle after the previous one, when every result queue can reserve a row for
   it, and only in cycles that are multiples of the interval;
-- a bank is free again, and a reserved row returned, one cycle after it has been drained.
+- a bank is free again, and a reserved row is returned, one cycle after it has been drained.
 
 :data:`NEVER` stands for a cycle that never comes.
 """
@@ -197,7 +197,7 @@ class Floats:
 
     @property
     def weight(self) -> int:
-        return self.limiter  # its product with the weight factor is due together with the limited gradient
+        return self.limiter  # the weight's product with its factor is due together with the limited gradient
 
     @property
     def state(self) -> tuple[int, ...]:

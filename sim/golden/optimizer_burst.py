@@ -104,7 +104,7 @@ class _Buffer:
         self.discards: list[int] = []
 
     def fill(self) -> None:
-        """Accept the next fill, if the cycle of a free bank is known."""
+        """Accept the next fill, if it is known from which cycle a bank is free."""
         number = len(self.completes)
         free = 0
         if number >= self.banks:
@@ -255,8 +255,8 @@ class Model:
         fills : mapping
             For each operand stream, the elements of each of its fills, which must not be empty.
         stalls : mapping
-            For each stream, including ``command``, the willing cycles of its other side; by default all. A source
-            begins to offer its next beat, or a sink is ready, only in a willing cycle.
+            For each stream, including ``command``, the cycles when its other side is willing to transfer; by default
+            all. A source begins to offer its next beat, or a sink is ready, only in a willing cycle.
         cycles : int
             Cycles to trace.
         """
@@ -277,7 +277,7 @@ class Model:
         remembered = [summed + latency for latency in arithmetic.new_state]
         updated = summed + arithmetic.latency
 
-        taken: list[int] = []  # entry of the last beat of each burst, which accepts its command
+        taken: list[int] = []  # cycle when the last beat of each burst enters, and its command is taken
         begins, ends, bursts_at, nonfinite_at = [], [], [], []
         for number, burst in enumerate(bursts):
             commands.transfer(_later(taken[number - 2], 1) if number >= 2 else 0)

@@ -3,8 +3,8 @@
 A model provides the cycle from which the next item of a queue may start, and the number of cycles of an item. The
 kernel advances from event to event: it starts every item that may start, and then moves on to the next end of an
 item, or to the next cycle in which an item may start. Queues may share items: a shared item runs after it has started
-in all its queues, and ends in each of them after its cycles there. Programs of nodes, layers from a server, and maps
-that are moved to far memory are modelled this way.
+in all its queues, and ends in each of them after the cycles that it takes there. Programs of nodes, layers from a
+server, and maps that are moved to far memory are modelled this way.
 """
 
 import heapq
@@ -41,7 +41,7 @@ class Queues:
     def run(self, *, ready: Callable[[int, int], int | None], cycles: Of,
             together: Callable[[int, int], Sequence[int]] | None = None,
             ended: Callable[[Sequence[tuple[int, int]]], None] | None = None, limit: int | None = None) -> bool:
-        """Run all items; return whether all have ended, rather than waiting forever or reaching the limit.
+        """Run all items; return False if some do not end, as they wait forever or the limit is reached.
 
         Raises ``ValueError`` if an item takes less than 0 cycles, or ``together`` omits the item's own queue.
 

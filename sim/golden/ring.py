@@ -132,7 +132,7 @@ class Traffic:
     The bound of a rank is the sum of these numbers over its segments; the bound of the collective is the largest
     bound of any rank. A bound does not include headers, CRCs, latency, pipeline fill, or the sums that a
     reduce-scatter leaves at their owners. For dense data this gives the closed forms (33/32)·(N-1)/N·K for
-    scatter-reduce, the same for a compressed all-gather, and (N-1)/N·K, or the words of the codec, for a raw one.
+    scatter-reduce, the same for a compressed all-gather, and (N-1)/N·K for a raw one, or the words of the codec.
 
     Members
     -------

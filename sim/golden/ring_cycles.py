@@ -96,7 +96,7 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
         last = max(last, time)
 
     def update(rank: int, block: int, number: int, end: float, elements: int) -> None:
-        """Start the optimizer on a segment with a last word at time ``end``."""
+        """Start the optimizer on a segment; the segment's last word arrives at time ``end``."""
         begin = max(end, drained[rank])
         drained[rank] = begin + elements / update_rate
         ready[block, number] = begin + BURST, drained[rank] + BURST

@@ -1,15 +1,15 @@
 """Golden model of collectives with a single owner of all groups: packet order, sums, and words.
 
 The whole vector is one block. Its sum moves along a chain, from the owner's successor to the owner, and the result
-continues from the owner to its predecessor. So the link from the owner carries only gathered segments, the link to
-the owner only sums, and any other link one of each per segment: K elements in each phase, for any number of nodes.
+continues to the owner's predecessor. So the link from the owner carries only gathered segments, the link to the owner
+only sums, and any other link one of each per segment: K elements in each phase, for any number of nodes.
 
 With SR(t) and AG(t) for segment t, all nodes follow the same order, each with its own packets. The gather lags by L
 segments::
 
     SR(0), …, SR(L), AG(0), SR(L+1), AG(1), …, SR(T-1), AG(T-1-L), AG(T-L), …, AG(T-1)
 
-An element is summed in the order owner + 1, owner + 2, …, owner, ``((g_{o+1} + g_{o+2}) + …) + g_o``, like that
+An element is summed in the order owner + 1, owner + 2, …, owner, ``((g_{o+1} + g_{o+2}) + …) + g_o``, like the
 owner's block in other collectives. A different owner implies a different order, and possibly different bits.
 """
 
@@ -98,7 +98,7 @@ def _hops(gradients: Bits, owner: int) -> list[Bits]:
 
 
 def _traffic(hops: list[Bits], owner: int, *, segment: int, lanes: int, gathered: Bits | None) -> Traffic:
-    """Words and bounds of a collective; the gather is compressed from ``gathered``, or raw without it."""
+    """Words and bounds of a collective; the gather is compressed from ``gathered``, or raw if None."""
     nodes, length = len(hops), hops[0].size
     bounds = [(start, min(start + segment, length)) for start in range(0, length, segment)]
     elements = np.array([stop - start for start, stop in bounds], dtype=np.int64)

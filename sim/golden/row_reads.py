@@ -17,7 +17,7 @@ class RowReads:
     def __init__(self) -> None:
         self._end = self._left = 0
         self._waiting: collections.deque[int] = collections.deque()
-        self._coming: collections.deque[tuple[int, int]] = collections.deque()  # rows in flight, cycles to arrival
+        self._coming: collections.deque[tuple[int, int]] = collections.deque()  # rows in flight, and cycles left
 
     def begin(self, first: int, rows: int) -> None:
         """Begin a job that is active from the next cycle on."""

@@ -1,4 +1,4 @@
-"""Cycle-accurate golden model of a queue; sources and output registers for models of other units.
+"""Cycle-accurate golden model of a queue, and sources and output registers for models of other units.
 
 Mirrors :mod:`hdl.streams.stream`.
 """
@@ -52,7 +52,7 @@ class Trace:
 
 
 def first_from(pattern: npt.ArrayLike) -> list[int]:
-    """For each cycle, the next cycle (inclusive) with the pattern set, or the pattern's length if none."""
+    """For each cycle, the same or next cycle with the pattern set, or the pattern's length if none is."""
     flags = np.asarray(pattern, np.bool_)
     end = len(flags)
     cycles = np.where(flags, np.arange(end), end)
@@ -109,7 +109,7 @@ class Output:
     departed : int
         Departure cycle of the latest beat.
     offered : array of int
-        Index of the beat on offer in each cycle; -1 without one.
+        Index of the beat on offer in each cycle, or -1.
     """
 
     def __init__(self, ready: npt.ArrayLike) -> None:
@@ -136,7 +136,7 @@ class Stages:
     end : int
         Number of cycles in the run.
     offered : array of int
-        Index of the beat on offer in each cycle; -1 without one.
+        Index of the beat on offer in each cycle, or -1.
     moves : array of bool
         Whether the stages move in each cycle.
     """
@@ -182,8 +182,8 @@ def queue(*, depth: int, latency: int, beats: int, willing: np.ndarray, ready: n
     """Cycles of a queue that is initially empty.
 
     The source offers beat k in the first willing cycle after beat k-1 was accepted. The queue accepts it in the first
-    cycle from then on that is after the departure of beat k - depth or, with a depth of 1, not before it. It is
-    offered ``latency`` cycles later, or after the departure of beat k-1, and departs in the first ready cycle.
+    cycle from then on that is after the departure of beat k - depth or, with a depth of 1, not before that departure.
+    It is offered ``latency`` cycles later, or after beat k-1 has departed, and departs in the first ready cycle.
 
     Parameters
     ----------

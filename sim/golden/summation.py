@@ -52,7 +52,7 @@ def column_sums(x: Array) -> Array:
 
 
 def gather_sums(x: Array, places: npt.NDArray[np.integer], count: int) -> Array:
-    """Add each row of ``x``, in order, to the row of a zero matrix of ``count`` rows that ``places`` selects."""
+    """Add the rows of ``x``, in order, to zeros in ``count`` rows; ``places`` selects the row for each."""
     total = np.zeros((count, x.shape[1]), x.dtype)
     for row, index in zip(x, places, strict=True):
         total[index] = total[index] + row
@@ -85,7 +85,7 @@ def softmax(scores: Array) -> Array:
 
 
 def cross_entropy(scores: Array, labels: npt.NDArray[np.integer]) -> tuple[Any, Array]:
-    """Loss ``-log(softmax(scores)[label])``, summed over the rows from row 0 on, and its gradient by division."""
+    """Loss ``-log(softmax(scores)[label])``, summed from row 0 on, and its gradient, using divisions."""
     rows = np.arange(len(labels))
     shifted = scores - maxima(scores)
     powers = exp(shifted)

@@ -79,7 +79,7 @@ def code_cycles(words: npt.ArrayLike, lanes: int) -> int:
 
 
 def add_cycles(a: npt.ArrayLike, b: npt.ArrayLike) -> int:
-    """Minimum cycles to add two streams, at one position in the union of their masks per cycle."""
+    """Minimum cycles to add two streams: one per group, and one per position that is set in either mask."""
     positions = (decode(a) != 0) | (decode(b) != 0)
     return len(positions) // GROUP + int(positions.sum())
 

@@ -1,4 +1,4 @@
-// A Verilated board, and the far end of its serial port: bytes in and out, with the timing of bits on the wires.
+// A Verilated board, and the far end of its serial port: bytes in and out, with the timing of the bits on the wires.
 
 #include "board.h"
 
@@ -14,7 +14,7 @@
 
 namespace {
 
-// The board has come to rest when it has shown no work for so many cycles: more than a byte waits in its synchronisers.
+// The board is idle after this number of cycles without work, which exceeds the delay of a byte in the synchronisers.
 constexpr uint64_t REST = 64;
 
 thread_local std::string error;
@@ -24,10 +24,10 @@ struct Byte {
     uint8_t value;
 };
 
-// Cycle of an edge so many half bits after another one.
+// The bit rate, which converts a distance between edges from half bits to cycles.
 struct Bits {
     uint64_t numerator;    // bits
-    uint64_t denominator;  // in so many cycles
+    uint64_t denominator;  // in this number of cycles
     uint64_t after(uint64_t half_bits) const { return half_bits * denominator / (2 * numerator); }
 };
 
@@ -40,7 +40,7 @@ public:
     bool step(uint64_t cycle) {
         if (m_active && cycle >= m_start + m_bits.after(20)) m_active = false;
         if (!m_active && !queue.empty() && queue.front().due <= cycle) {
-            // Back to back, bytes keep to the bit rate although cycles are whole.
+            // Consecutive bytes keep the exact bit rate, although edges occur in whole cycles.
             m_frame = 0x200u | queue.front().value << 1;
             m_start = cycle;
             m_active = true;
@@ -62,13 +62,13 @@ private:
     uint32_t m_bit = 0;
 };
 
-// Looks at each bit of a wire in its middle.
+// Samples each bit of a wire in the middle of the bit.
 class Receiver {
 public:
     explicit Receiver(const Bits& bits) : m_bits(bits) {}
     bool idle() const { return !m_active; }
 
-    // Whether a byte has ended, in `value`.
+    // Whether a byte is complete; it is then in `value`.
     bool step(uint64_t cycle, bool level) {
         if (!m_active) {
             if (level) return false;

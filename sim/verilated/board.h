@@ -1,6 +1,6 @@
 // C interface of a Verilated board with a serial port. sim/verilated/board.py is its only user and documents the behaviour.
 //
-// Functions that can fail return a negative number, and board_error() says why.
+// Functions that can fail return a negative number, and board_error() gives the reason.
 
 #ifndef GRADRING_BOARD_H
 #define GRADRING_BOARD_H

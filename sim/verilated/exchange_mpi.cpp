@@ -1,6 +1,6 @@
-// The way between processes of a ring by MPI, which its user has begun.
+// Exchange between the processes of a ring by MPI, which the caller has initialized.
 //
-// A message has its length in front, and comes in two parts if it is longer than most are.
+// A message starts with its length; a message that exceeds FIRST bytes is sent in two parts.
 
 #include "exchange_times.h"
 #include "ring_exchange.h"
@@ -15,12 +15,12 @@
 
 namespace {
 
-constexpr uint64_t FIRST = 4096;  // bytes of the first part, the length among them
+constexpr uint64_t FIRST = 4096;  // bytes of the first part, including the length
 constexpr uint32_t SPINS = 1000;
 
 struct Exchange {
     MPI_Comm communicator;
-    std::vector<std::vector<uint64_t>> out, in;  // of each process
+    std::vector<std::vector<uint64_t>> out, in;  // for each process
     std::vector<MPI_Request> requests;
     uint64_t used = 0;  // nanoseconds
     std::string error;
@@ -122,7 +122,7 @@ int64_t exchange_agree(void* context, uint64_t* value) {
 
 const char* exchange_error(void* context) { return of(context).error.c_str(); }
 
-// Processor time of all exchanges of this process so far, waiting included, in nanoseconds.
+// Processor time of all exchanges of this process so far, including waiting, in nanoseconds.
 uint64_t exchange_used(void* context) { return of(context).used; }
 
 // Mean time of many exchanges of the same messages, or of many agreements if there are none, in nanoseconds.

@@ -1,7 +1,7 @@
-// The way between processes of a ring on one host: shared memory, which they look at until something has changed.
+// Exchange between the processes of a ring on one host: shared memory, which they poll until something has changed.
 //
-// Each pair of processes has a queue of bytes in either direction; who waits yields its core. A process holds a lock on its
-// byte of the memory, which the system drops when it ends, however that happens.
+// Each pair of processes has a queue of bytes in each direction; a waiting process yields its core. A process holds a lock
+// on its byte of the memory, which the system releases when the process ends for any reason.
 
 #include "exchange_times.h"
 #include "ring_exchange.h"
@@ -21,14 +21,14 @@
 
 namespace {
 
-constexpr uint64_t CAPACITY = 1 << 15;  // of a queue; what is longer passes it in parts
+constexpr uint64_t CAPACITY = 1 << 15;  // of a queue; longer messages are passed in parts
 constexpr uint32_t SPINS = 1000, LOOKS = 16;
-constexpr auto PATIENCE = std::chrono::milliseconds{2};   // of a process that waits, before it sleeps now and then
-constexpr auto INTERVAL = std::chrono::milliseconds{20};  // between looks at who is still there
+constexpr auto PATIENCE = std::chrono::milliseconds{2};   // time of waiting before a process sleeps between polls
+constexpr auto INTERVAL = std::chrono::milliseconds{20};  // between checks for ended processes
 
 struct Place {
     alignas(64) std::atomic<uint64_t> round;
-    uint64_t values[2];  // of odd rounds, and of even ones
+    uint64_t values[2];  // of even rounds, and of odd rounds
 };
 
 struct Bytes {
@@ -44,7 +44,7 @@ std::string error;
 // A message in one direction: its length, then its bytes.
 struct Transfer {
     uint64_t length = 0;
-    uint64_t done = 0;  // with the length
+    uint64_t done = 0;  // bytes so far, including the length
     bool complete() const { return done >= sizeof length && done == sizeof length + length; }
 };
 
@@ -52,7 +52,7 @@ struct Exchange {
     int descriptor;
     uint32_t process, processes;
     uint8_t* memory;
-    std::vector<std::vector<uint64_t>> in;  // of each process
+    std::vector<std::vector<uint64_t>> in;  // for each process
     std::vector<Transfer> outs, ins;
     uint64_t round = 0;
     uint64_t used = 0;  // nanoseconds
@@ -62,7 +62,7 @@ struct Exchange {
         return 64 + processes * sizeof(Place) + uint64_t{processes} * processes * sizeof(Bytes);
     }
 
-    // The first process that was found to have ended, and 1; 0 if none was.
+    // Number of the first process that was found to have ended, plus 1; 0 if there is none.
     std::atomic<uint32_t>& ended() { return *reinterpret_cast<std::atomic<uint32_t>*>(memory); }
     Place& place(uint32_t of) { return reinterpret_cast<Place*>(memory + 64)[of]; }
     Bytes& bytes(uint32_t from, uint32_t to) {
@@ -78,7 +78,7 @@ struct Exchange {
         return other == process || fcntl(descriptor, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
     }
 
-    // The process that has ended first, as far as anyone knows; -1 if none has.
+    // The process that ended first, as far as any process knows; -1 if all are running.
     int32_t look() {
         for (uint32_t other = 0; other < processes && !ended().load(); ++other) {
             uint32_t none = 0;
@@ -87,7 +87,7 @@ struct Exchange {
         return static_cast<int32_t>(ended().load()) - 1;
     }
 
-    // Calls a function until it says that all is done; it says as well whether anything was. False if a process has ended.
+    // Calls a function until it returns true; it also reports any progress, by `moved`. False if a process has ended.
     template <typename Call> bool repeat(const Call& call) {
         uint32_t idle = 0;
         const auto begun = std::chrono::steady_clock::now();
@@ -130,7 +130,7 @@ struct Exchange {
         std::memcpy(static_cast<uint8_t*>(to) + first, from.data, count - first);
     }
 
-    // Moves what there is room for.
+    // Moves the bytes that fit into the queue.
     bool push(const RingMail& mail, Transfer& out) {
         if (out.complete()) return false;
         Bytes& to = bytes(process, mail.process);
@@ -193,7 +193,7 @@ extern "C" {
 
 const char* exchange_why() { return error.c_str(); }
 
-// A descriptor of new memory for this many processes, without a name; negative if there is none.
+// Descriptor of new memory without a name, for this number of processes; negative if there is an error.
 int32_t exchange_create(uint32_t processes) {
     const std::string name = "/gradring-" + std::to_string(getpid()) + "-" + std::to_string(
         std::chrono::steady_clock::now().time_since_epoch().count());
@@ -207,7 +207,7 @@ int32_t exchange_create(uint32_t processes) {
     return descriptor;
 }
 
-// Takes a process's place; the descriptor then belongs to the exchange. Null if that fails.
+// Opens the exchange as a process; the descriptor then belongs to the exchange. Null if that fails.
 void* exchange_open(int32_t descriptor, uint32_t process, uint32_t processes) {
     struct flock lock{};
     lock.l_type = F_WRLCK;
@@ -260,7 +260,7 @@ int64_t exchange_agree(void* context, uint64_t* value) {
 
 const char* exchange_error(void* context) { return of(context).error.c_str(); }
 
-// Processor time of all exchanges of this process so far, waiting included, in nanoseconds.
+// Processor time of all exchanges of this process so far, including waiting, in nanoseconds.
 uint64_t exchange_used(void* context) { return of(context).used; }
 
 // Mean time of many exchanges of the same messages, or of many agreements if there are none, in nanoseconds.
@@ -271,7 +271,7 @@ int64_t exchange_repeat(void* context, RingMail* mails, uint32_t count, uint64_t
     });
 }
 
-// The process that has ended first, as far as this one can see; negative if all are there.
+// The process that ended first, as far as this process knows; negative if all are running.
 int32_t exchange_ended(void* context) { return of(context).look(); }
 
 void exchange_close(void* context) {

@@ -1,7 +1,7 @@
-// Floating-point units as functions of the processor's own arithmetic, in place of gateware: see native.py.
+// Floating-point units as functions that use the processor's arithmetic, in place of gateware: see native.py.
 //
-// Numbers are binary32 by their bits, rounded to nearest even, with subnormal numbers and one NaN. `broken` finds a
-// compiler that takes liberties, and `Environment` sets the processor's modes, whoever calls.
+// Numbers are given as the bits of binary32, rounded to nearest even, with subnormal numbers and one NaN. `broken`
+// detects a compiler that violates these rules, and `Environment` sets the processor's modes for any caller.
 
 #pragma once
 
@@ -28,7 +28,7 @@ NATIVE_FUNCTION float number(std::uint32_t bits) {
     return value;
 }
 
-// Bits of a result, the only NaN among them.
+// Bits of a result; every NaN becomes the canonical one.
 NATIVE_FUNCTION std::uint32_t pattern(float value) {
     std::uint32_t bits;
     std::memcpy(&bits, &value, sizeof bits);
@@ -42,8 +42,8 @@ NATIVE_FUNCTION std::uint32_t square_root(std::uint32_t a) { return pattern(__bu
 
 #undef NATIVE_FUNCTION
 
-// The modes of IEEE 754, for the present thread and as long as this lives: rounding to nearest, subnormal numbers, no
-// traps. Afterwards all is as the caller, or a library in the same process, has set it.
+// The modes of IEEE 754, for the current thread during this object's life: rounding to nearest, subnormal numbers, no
+// traps. Afterwards, the modes are again as the caller, or a library in the same process, has set them.
 class Environment {
 public:
     Environment() {
@@ -58,14 +58,14 @@ private:
     std::fenv_t m_saved;
 };
 
-// The rule that the compiled functions break, found by results whose bits are known; null if there is none.
+// A rule that the compiled functions break, found by comparison with known results; null if there is none.
 inline const char* broken() {
     struct Case {
         const char* rule;
         char function;
         std::uint32_t a, b, result;
     };
-    static const volatile Case cases[] = {  // volatile, so that the compiler has to compute
+    static const volatile Case cases[] = {  // volatile, so that results are computed at run time
         {"round to nearest even", '+', 0x3f800000, 0x33800000, 0x3f800000},
         {"round to nearest even", '+', 0x3f800001, 0x33800000, 0x3f800002},
         {"round to nearest even", '*', 0x3f800001, 0x3fc00000, 0x3fc00002},

@@ -1,8 +1,8 @@
-// Floating-point units whose results are functions of native.h, computed in the first stage: see native.py.
-// An operand enters in each cycle of load, and a unit that is not folded has load high.
+// Floating-point units with results computed in the first stage, by functions of native.h: see native.py.
+// Operands enter in each cycle with load high; for a unit that is not folded, load is always high.
 
 module native_delay #(parameter CYCLES = 2) (input clk, input [31:0] i, output reg [31:0] o);
-  // One wide register, which compilers shift by a few vector instructions.
+  // One wide register, which compiled code shifts with a few vector instructions.
   reg [32 * CYCLES - 33:0] line;
   always @(posedge clk) begin
     o <= line[32 * CYCLES - 33 -: 32];

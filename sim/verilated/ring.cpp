@@ -1,9 +1,9 @@
 // Verilated nodes and the links between them, stepped without Python.
 //
-// A link leads from a port of one node to a port of another, or of the same, and carries words forward and credits, or the
-// level of a line, backward. Nothing that enters a link comes out of it in the same quantum, a quantum being at most the
-// smallest latency of any link; within one, nodes share nothing and each may be stepped by its own thread. What they put on
-// the links is staged, and moved on between quanta. So nodes may be in different processes as well: see ring_part.h.
+// A link leads from a port of a node to a port of another or the same node, and carries words forward and credits, or the
+// level of a line, backward. A quantum is at most the smallest latency of any link, so nothing enters and leaves a link in
+// the same quantum: within a quantum, nodes share nothing, and each may be stepped by its own thread. The nodes' outputs
+// are staged, and moved to the links between quanta. Nodes may thus also be in different processes: see ring_part.h.
 
 #include "ring.h"
 
@@ -52,16 +52,16 @@ const Kind own_kind{Node::create, nullptr};
 struct Ring {
     std::vector<std::unique_ptr<VerilatedContext>> contexts;
     std::vector<std::unique_ptr<Link>> links;
-    std::vector<std::unique_ptr<AnyNode>> nodes;  // null where they are in another process
+    std::vector<std::unique_ptr<AnyNode>> nodes;  // null for nodes in another process
     Part part;
-    std::vector<const Kind*> kinds;  // of the nodes
+    std::vector<const Kind*> kinds;  // kind of each node
     bool mixed = false;              // some nodes are not of this library
     std::unique_ptr<Crew> crew;
     Pace pace;
-    std::map<const Kind*, std::vector<uint8_t>> initial;  // any node of a kind, as it is after reset
+    std::map<const Kind*, std::vector<uint8_t>> initial;  // for each kind, the state of a node after reset
     std::vector<uint8_t> saved;
-    // A run that waits for a packet ends at a multiple of the grid, so that its length depends neither on the quantum, nor
-    // on threads and processes.
+    // A run that waits for a packet ends at a multiple of the grid, so that its length does not depend on the quantum,
+    // threads or processes.
     uint64_t grid = 16;
     uint64_t quantum = UINT32_MAX;
     uint64_t cycle = 0;
@@ -90,7 +90,7 @@ struct Ring {
             const Kind* const kind = static_cast<const Kind*>(of_nodes[index]);
             kinds.push_back(kind);
             if (!part.has(index)) continue;
-            // Nodes run ahead of each other, so each has its own time; a waveform has only one.
+            // Nodes run ahead of each other, so each has its own time; with a waveform, all nodes share one time.
             if (contexts.empty() || !VM_TRACE) {
                 contexts.emplace_back(new VerilatedContext);
                 contexts.back()->fatalOnError(false);
@@ -125,7 +125,7 @@ struct Ring {
         return smallest;
     }
 
-    // Steps some nodes, all of them of this library: the compiler knows which functions these are.
+    // Steps some nodes, all from this library: their functions are known to the compiler.
     void step_own(size_t first, size_t last, uint64_t until) {
         const auto own = [this](size_t index) -> Node& { return static_cast<Node&>(*nodes[index]); };
 #if RING_BATCHED
@@ -150,8 +150,8 @@ struct Ring {
 #endif
     }
 
-    // Steps some nodes of any libraries: those of one through all cycles, then those of the next, since its code stays
-    // in the caches meanwhile.
+    // Steps some nodes from any libraries: all nodes of a library through all cycles, then all nodes of the next
+    // library, so that the code of a library stays in the caches.
     void step_mixed(size_t first, size_t last, uint64_t until) {
         std::map<const Kind*, std::vector<AnyNode*>> groups;
         for (size_t index = first; index < last; ++index) groups[kinds[index]].push_back(nodes[index].get());
@@ -194,7 +194,7 @@ struct Ring {
     }
 
 #if VM_TRACE
-    // All nodes in one cycle, so that they share the time of the waveform.
+    // Steps all nodes cycle by cycle, since they share the time of the waveform.
     void step_traced() {
 #ifdef NATIVE_ARITHMETIC
         const native::Environment environment;
@@ -211,12 +211,12 @@ struct Ring {
     }
 #endif
 
-    // Whether some node has a packet that is waited for, in any process; throws if the gateware of one has stopped.
+    // Whether the awaited packet of a node is complete, in any process; throws if the gateware of a node has stopped.
     bool has_ended(int32_t until_packet_at, bool stepped) {
         uint64_t found = until_packet_at >= 0 && part.has(until_packet_at) && nodes[until_packet_at]->packet_length() >= 0;
         for (uint32_t index = part.first(); stepped && index < part.last(); ++index) {
             if (!nodes[index]->finished()) continue;
-            found = 2 * (nodes.size() - index);  // the largest is that of the first node
+            found = 2 * (nodes.size() - index);  // the first node has the largest value
             break;
         }
         found = part.agree(found);
@@ -269,7 +269,7 @@ struct Ring {
 
 namespace {
 
-// No exception leaves the library.
+// Turns exceptions into error results: none may leave the library.
 template <typename Call> int64_t guarded(const Call& call) {
     try {
         return call();

@@ -1,6 +1,6 @@
 // C interface of a ring of Verilated nodes. sim/verilated/ring.py is its only user and documents the behaviour.
 //
-// Functions that can fail return a negative number, and ring_error() says why.
+// Functions that can fail return a negative number, and ring_error() gives the reason.
 
 #ifndef GRADRING_RING_H
 #define GRADRING_RING_H
@@ -18,30 +18,30 @@ extern "C" {
 typedef struct Ring Ring;
 
 typedef struct {
-    uint64_t input_words;      // words the host has queued and the node has not taken
-    uint64_t input_packets;    // packets among them, the one under way included
-    uint64_t output_words;     // words the node has given and the host has not fetched
+    uint64_t input_words;      // words queued by the host and not yet taken by the node
+    uint64_t input_packets;    // packets among them, including a partial one
+    uint64_t output_words;     // words given by the node and not yet fetched by the host
     uint64_t output_packets;   // whole packets among them
     uint64_t words_taken;      // words taken by the node since reset
     uint64_t words_given;      // words given by the node since reset
-    uint64_t waits;            // cycles since reset in which the node refused a host word
+    uint64_t waits;            // cycles since reset when the node refused a host word
     uint64_t last_taken;       // cycle of the last word taken
     uint64_t last_given;       // cycle of the last word given
 } RingNodeStatus;
 
 typedef struct {
-    void* data;                // elements in order, as long as the ring lives
+    void* data;                // elements in order; valid as long as the ring exists
     uint64_t bytes;
     uint32_t element;          // bytes of an element
 } RingMemory;
 
 typedef struct {
     uint32_t data_latency;
-    uint32_t credit_latency;   // of the wire back, whatever it carries
+    uint32_t credit_latency;   // of the backward wire: credits, or a line
     uint32_t rate_numerator;
     uint32_t rate_denominator;
-    uint64_t cut_from;         // first cycle whose words and credits are lost
-    uint64_t cut_until;        // first cycle after it whose words and credits are carried again
+    uint64_t cut_from;         // first cycle that loses words and credits
+    uint64_t cut_until;        // first cycle after the cut
     uint64_t words_sent;       // words and packets that the node has sent since reset
     uint64_t packets_sent;
     uint64_t words_carried;    // words and credits since reset that entered the link and were kept
@@ -51,23 +51,23 @@ typedef struct {
     uint64_t credits_carried;
     uint64_t credits_dropped;
     uint64_t credits_in_flight;
-    uint64_t last_word;        // cycle in which the last word entered
+    uint64_t last_word;        // cycle when the last word entered
     uint64_t last_credit;
 } RingLinkStatus;
 
 typedef struct {
-    uint64_t cycle;            // in which the word was on the wires of its sender
+    uint64_t cycle;            // when the word was on the wires of its sender
     uint32_t data;
-    uint32_t place;            // 1: it is the last of a message, or of the link itself; 2: it is a control word
+    uint32_t place;            // 1: it ends a message, or belongs to the link itself; 2: it is a control word
 } RingTapped;
 
 typedef struct {
-    uint64_t data;             // flips since reset, by wire; of words, and of idle cycles that a flip has made words
+    uint64_t data;             // flips since reset, by wire: in words, and in idle cycles turned into words
     uint64_t last;
-    uint64_t valid;            // words lost and invented
+    uint64_t valid;            // words lost and created
     uint64_t kind;
     uint64_t check;
-    uint64_t back;             // credits lost and invented, or levels of the line
+    uint64_t back;             // credits lost and created, or levels of the line
     uint64_t words_dropped;
     uint64_t words_doubled;
     uint64_t words_swapped;    // with the next word
@@ -76,20 +76,20 @@ typedef struct {
     uint64_t packets_swapped;
 } RingLinkFaults;
 
-enum { RING_FLIP, RING_DROP, RING_DOUBLE, RING_SWAP };  // what happens
-enum { RING_WORD, RING_PACKET, RING_CYCLE };            // to what
+enum { RING_FLIP, RING_DROP, RING_DOUBLE, RING_SWAP };  // the fault
+enum { RING_WORD, RING_PACKET, RING_CYCLE };            // its target
 
 const char* ring_error(void);
 int32_t ring_batched(void);  // whether the nodes of this library on a thread are evaluated together
-uint32_t ring_ports(void);   // of a node: pairs of a way in and a way out
+uint32_t ring_ports(void);   // ports of a node, each an input and an output
 int32_t ring_replay(void);   // whether links have the wires of replay
 
-// The nodes of this library, for the ring of any library with the same ports and wires, waveforms and arithmetic.
+// The nodes of this library, for rings of any library with the same ports, wires, waveforms and arithmetic.
 const void* ring_kind(void);
 
 // Four numbers for each link: node and port that send its words, node and port that receive them. A kind for each node.
-// With a part, only its nodes are here: functions of other nodes must not be called, and all processes must call ring_run
-// and what changes a link, or resets, alike.
+// With a part, only its nodes are in this process: functions of other nodes must not be called, and all processes must
+// make the same calls of ring_run and of all functions that change a link, or reset.
 Ring* ring_create(uint32_t nodes, uint32_t threads, const uint32_t* ends, uint32_t links, const void* const* kinds,
                   const RingPart* part);
 void ring_destroy(Ring* ring);
@@ -105,16 +105,16 @@ int64_t ring_packet_length(const Ring* ring, uint32_t node);
 void ring_receive(Ring* ring, uint32_t node, uint32_t* words);
 void ring_node_status(const Ring* ring, uint32_t node, RingNodeStatus* status);
 
-uint32_t ring_far(const Ring* ring, uint32_t node);  // lanes of its far memory; 0 without
+uint32_t ring_far(const Ring* ring, uint32_t node);  // lanes of its far memory; 0 without one
 void ring_far_speed(Ring* ring, uint32_t node, uint32_t latency, uint32_t numerator, uint32_t denominator);
-void ring_far_memory(const Ring* ring, uint32_t node, RingMemory* memory, uint64_t* words);  // read, and written
+void ring_far_memory(const Ring* ring, uint32_t node, RingMemory* memory, uint64_t* words);  // words: read, written
 
-// Number of a node's memories, by space; 0 where the host port is the only way to them.
+// Number of a node's memories, by space; 0 if they can be accessed only through the host port.
 uint32_t ring_memories(const Ring* ring, uint32_t node);
 void ring_memory(const Ring* ring, uint32_t node, uint32_t space, RingMemory* memory);
-void ring_owners(const Ring* ring, uint32_t node, RingMemory* memory);  // of rows of activations; no bytes without
+void ring_owners(const Ring* ring, uint32_t node, RingMemory* memory);  // buffer tags; 0 bytes without them
 
-// All counters of a node, in the order of their registers; 0 where or while the host port is the only way to them.
+// All counters of a node, in the order of their registers; 0 if, or while, they can be read only by the host port.
 int32_t ring_counters(const Ring* ring, uint32_t node, uint32_t* values);
 
 void ring_link_latency(Ring* ring, uint32_t link, uint32_t data, uint32_t credit);
@@ -124,7 +124,7 @@ void ring_link_fault(Ring* ring, uint32_t link, uint32_t scope, uint64_t at, uin
 void ring_link_random(Ring* ring, uint32_t link, uint64_t threshold, uint64_t seed);  // threshold: rate times 2^64
 void ring_link_faults(const Ring* ring, uint32_t link, RingLinkFaults* faults);
 void ring_link_status(const Ring* ring, uint32_t link, RingLinkStatus* status);
-uint64_t ring_link_tap(Ring* ring, uint32_t link, uint32_t on, RingTapped* words, uint64_t most);  // words that are taken
+uint64_t ring_link_tap(Ring* ring, uint32_t link, uint32_t on, RingTapped* words, uint64_t most);  // words taken
 
 int64_t ring_save(Ring* ring);
 void ring_saved(const Ring* ring, uint8_t* bytes);

@@ -1,6 +1,6 @@
-// Threads that step nodes, and the choice of how many.
+// Threads that step nodes, and the choice of their number.
 //
-// A part of ring.cpp, which is one translation unit, so that the compiler sees all of a cycle at once.
+// A part of ring.cpp, which is one translation unit, so that the compiler sees all code of a cycle.
 
 #pragma once
 
@@ -15,8 +15,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Runs a job on every thread of a fixed number, the caller's among them. Who waits spins for about as long as a job takes,
-// and then sleeps, so that on a busy machine it does not take the core from the thread it waits for.
+// Runs a job on a fixed number of threads, including the caller's. A waiting thread spins for about as long as a job
+// takes, and then sleeps, so that on a busy machine it does not take the core from the thread for which it waits.
 class Crew {
 public:
     explicit Crew(uint32_t threads) {
@@ -75,9 +75,9 @@ private:
     std::vector<std::thread> m_threads;
 };
 
-// Chooses between all threads and the caller's alone, by what either has done lately: where another process has one of the
-// cores, threads that wait for each other all the time are slower than one. The choice is tried anew now and then, and
-// changes no cycle.
+// Chooses between all threads and only the caller's, by the recent speed of each choice: if another process uses one of
+// the cores, threads that often wait for each other are slower than one thread. The choice is repeated at intervals, and
+// does not affect any cycle.
 class Pace {
 public:
     bool alone() const { return m_alone; }
@@ -109,10 +109,10 @@ private:
 
     bool m_alone = false;
     bool m_trying = false;
-    uint64_t m_cycles = 0;  // of the present choice
+    uint64_t m_cycles = 0;  // of the current choice
     Clock::duration m_time{};
     Clock::duration m_interval = SHORTEST;
-    double m_rate = 0;  // of the choice that is tried against
+    double m_rate = 0;  // of the previous choice, for comparison
 };
 
 }  // namespace

@@ -1,9 +1,9 @@
 // Faults of a link: which wires change in which cycle, and which words and packets are lost, doubled or swapped.
 //
 // Random faults are a function of seed, link and cycle, so that they depend neither on threads nor on the quantum.
-// sim/link_faults.py has the same function, and the names of the wires.
+// sim/link_faults.py contains the same function, and the names of the wires.
 //
-// A part of ring.cpp, which is one translation unit, so that the compiler sees all of a cycle at once.
+// A part of ring.cpp, which is one translation unit, so that the compiler sees all code of a cycle.
 
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace {
 
-// Wires of a link by their numbers: bits of data, and the others. The last one leads back.
+// Numbers of the wires of a link: first the bits of data, then the following. The last one is the backward wire.
 constexpr uint32_t LAST = 32, VALID = 33, KIND = 34, CHECK = 35;
 constexpr uint32_t BACK = RING_REPLAY ? 43 : 34;
 constexpr uint32_t WIRES = BACK + 1;
@@ -40,14 +40,14 @@ struct Word {
     }
 };
 
-// A fault that was asked for: of a word, a packet or a cycle, by its number since reset.
+// A requested fault of a word, a packet or a cycle, given by its number since reset.
 struct Fault {
     uint64_t at;
     uint32_t action;  // RING_FLIP, RING_DROP, RING_DOUBLE, RING_SWAP
     uint32_t wire;
 };
 
-// Faults in the order in which they are due, the next one at the end.
+// Faults in descending order of their numbers: the next one is at the end.
 class Faults {
 public:
     bool empty() const { return m_faults.empty(); }
@@ -57,7 +57,7 @@ public:
         m_faults.insert(std::lower_bound(m_faults.begin(), m_faults.end(), fault, later), fault);
     }
 
-    // Calls a function with each fault of this number, and forgets those of lower ones.
+    // Calls a function with each fault of this number, and removes faults up to this number.
     template <typename Call> void take(uint64_t at, const Call& call) {
         while (!m_faults.empty() && m_faults.back().at <= at) {
             if (m_faults.back().at == at) call(m_faults.back());
@@ -80,10 +80,10 @@ constexpr uint64_t splitmix64(uint64_t value) {
     return value ^ value >> 31;
 }
 
-// At most one wire of a link in each cycle, at random.
+// Random faults: in each cycle, at most one wire of a link changes.
 struct RandomFaults {
     uint64_t threshold = 0;  // rate times 2^64
-    uint64_t key = 0;        // of seed and link
+    uint64_t key = 0;        // derived from seed and link
 
     // The wire that changes in a cycle, as one bit; 0 if none does.
     uint64_t wire(uint64_t cycle) const {

@@ -1,9 +1,9 @@
-// Nodes of any library: those of a ring may come from several, whose gateware differs. The library whose ring it is steps
-// them all, and each evaluates its own.
+// Nodes of any library: the nodes of a ring may come from several libraries with different gateware. The library that has
+// created the ring steps all nodes, and each library evaluates its own nodes.
 //
-// All libraries are compiled from one harness by one compiler, and so agree on what is declared here and in ring_link.h.
+// All libraries are compiled from one harness by one compiler, so their declarations here and in ring_link.h agree.
 //
-// A part of ring.cpp, which is one translation unit, so that the compiler sees all of a cycle at once.
+// A part of ring.cpp, which is one translation unit, so that the compiler sees all code of a cycle.
 
 #pragma once
 
@@ -19,30 +19,30 @@ class VerilatedFstC;
 
 // A node between its links, with the queues of its host port.
 //
-// Not in an unnamed namespace, where a compiler may take the one class that it sees derived from this for the only one.
+// Not in an unnamed namespace, where a compiler may assume that the one derived class it sees is the only one.
 class AnyNode {
 public:
     virtual ~AnyNode() = default;
 
     // Empties queues and counters; the node itself is reset by restore_model().
     virtual void clear() = 0;
-    // Makes this node's context that of the calling thread, as it must be where gateware stops the simulation.
+    // Makes this node's context the context of the calling thread, as required if gateware stops the simulation.
     virtual void enter() = 0;
-    // Everything a cycle shows before its clock edge, and what the links and the host see of it.
+    // Everything in a cycle before its clock edge: evaluation, and the transfers to and from links and host.
     virtual void settle(uint64_t cycle) = 0;
-    // The clock edge; a node that is evaluated together with others is only noted for the batch of its kind.
+    // The clock edge; a node that is evaluated jointly with further ones is only recorded for the batch of its kind.
     virtual void clock() = 0;
 
-    // The host port: packets to the node, and whole ones from it; the length of the next one is negative without.
+    // The host port: packets to the node, and complete packets from it; the length is negative if there is none.
     virtual void send(const uint32_t* words, uint64_t count) = 0;
     virtual int64_t packet_length() const = 0;
     virtual void receive(uint32_t* words) = 0;
     virtual RingNodeStatus status() const = 0;
 
-    // Memories of the gateware, by space, and that of row owners; none in a node without.
+    // Memories of the gateware, by space, and the memory of row owners; empty in a node without them.
     virtual std::vector<RingMemory> memories() = 0;
     virtual std::vector<RingMemory> owners() = 0;
-    // Counters of the gateware, in the order of their addresses; none while rows get their first values.
+    // Counters of the gateware, in the order of their addresses; unavailable while rows are being initialized.
     virtual bool counters(uint32_t* values) const = 0;
 
     virtual uint32_t far_lanes() const = 0;
@@ -62,7 +62,7 @@ namespace {
 // The nodes of one library.
 struct Kind {
     AnyNode* (*create)(VerilatedContext* context, const char* name, Link* const* from, Link* const* to);
-    void (*batch)();  // evaluates the nodes that the calling thread has noted; null where each is evaluated by itself
+    void (*batch)();  // evaluates the nodes that the calling thread has recorded; null without joint evaluation
 };
 
 }  // namespace

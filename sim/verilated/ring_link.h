@@ -1,6 +1,6 @@
-// A link: words forward, and credits or the level of a line backward, each with its latency; rate, cuts and faults.
+// A link: words forward, and credits or the level of a line backward, each with a latency; rate, cuts and faults.
 //
-// A part of ring.cpp, which is one translation unit, so that the compiler sees all of a cycle at once.
+// A part of ring.cpp, which is one translation unit, so that the compiler sees all code of a cycle.
 
 #pragma once
 
@@ -18,8 +18,8 @@ namespace {
 
 constexpr uint64_t NEVER = UINT64_MAX;
 
-// Words come from one node, whose thread uses the first part; what leads back comes from the other node, whose thread uses
-// the second.
+// Words come from one node, and its thread uses the first part; credits or levels come from the other node, and its thread
+// uses the second part.
 struct Link {
     struct Settings {
         uint32_t data_latency = 16;
@@ -32,7 +32,7 @@ struct Link {
     } settings;
 
     struct Forward {
-        uint64_t sent = 0;     // words of the node
+        uint64_t sent = 0;     // words that the node has sent
         uint64_t packets = 0;  // whole packets among them
         uint64_t carried = 0;
         uint64_t dropped = 0;
@@ -44,7 +44,7 @@ struct Link {
         Word swapped;  // waits for the next word to pass
         uint32_t swapping = 0;
         uint32_t packet = 0;         // RING_DROP, RING_DOUBLE or RING_SWAP while one of these happens to a packet
-        uint32_t packet_passes = 0;  // a packet passes the one that is kept
+        uint32_t packet_passes = 0;  // a packet overtakes the one that is kept
         uint32_t watched = 0;        // a word may be changed
     };
     alignas(64) Forward forward;
@@ -66,10 +66,10 @@ struct Link {
     std::vector<uint8_t> staged_levels;
 
     alignas(64) Queue<Word> words;        // popped by the receiver of words
-    alignas(64) Queue<uint64_t> credits;  // popped by their sender
-    Queue<uint8_t> levels;                // likewise: one for each cycle of the latency
+    alignas(64) Queue<uint64_t> credits;  // popped by the sender of words
+    Queue<uint8_t> levels;                // likewise; one for each cycle of the latency
 
-    // Control words, and first and last words of messages, while they are asked for.
+    // Control words, and first and last words of messages, while they are being recorded.
     std::vector<RingTapped> tapped;
     struct Tap {
         bool on = false, inside = false, message = false;
@@ -79,7 +79,7 @@ struct Link {
 
     bool is_cut(uint64_t cycle) const { return settings.cut_from <= cycle && cycle < settings.cut_until; }
 
-    // What is on the wires of the sender in a cycle.
+    // Takes the content of the sender's wires in a cycle.
     void put(uint64_t cycle, bool valid, Word word) {
         if (!forward.watched) {
             if (!valid) return;
@@ -91,7 +91,7 @@ struct Link {
         }
     }
 
-    // The level of the wire back in a cycle.
+    // Takes the level of the backward wire, at its source, in a cycle.
     void put_back(uint64_t cycle, bool level) {
         if (backward.watched) {
             uint64_t wires = settings.random.wire(cycle) >> BACK;
@@ -114,7 +114,7 @@ struct Link {
 #endif
     }
 
-    // The level at the end of the wire back; called once for each cycle.
+    // Returns the level at the end of the backward wire; called once for each cycle.
     bool take_back([[maybe_unused]] uint64_t cycle) {
 #if RING_REPLAY
         const bool level = levels.front();
@@ -136,7 +136,7 @@ struct Link {
         watch();
     }
 
-    // Notes whether anything can be changed from now on; between quanta.
+    // Records whether faults are possible from now on; called between quanta.
     void watch() {
         const bool random = settings.random.threshold;
         forward.watched = random || !faulty_words.empty() || !faulty_packets.empty() || !faulty_cycles.empty()
@@ -144,14 +144,14 @@ struct Link {
         backward.watched = random || !faulty_backs.empty();
     }
 
-    // The latest levels are lost where the way becomes shorter; where it becomes longer, the line is low in between.
+    // If the latency is reduced, the latest levels are lost; if it is increased, the line is low in between.
     void set_latency(uint32_t data, uint32_t back) {
         settings.data_latency = data;
         settings.back_latency = back;
         levels.resize(RING_REPLAY ? back : 0, 0);
     }
 
-    // Hands out the oldest words that were tapped; only while nothing runs.
+    // Returns the oldest recorded words; only while nothing runs.
     uint64_t take_tapped(bool on, RingTapped* to, uint64_t most) {
         tap.on = on;
         watch();
@@ -209,7 +209,7 @@ struct Link {
     }
 
 private:
-    // What a node sends, before any fault. Messages have a type that no packet has.
+    // Records the words that a node sends, before any fault. Messages have a type that no packet has.
     void take_down(uint64_t cycle, const Word& word) {
         const bool first = !tap.inside;
         if (!word.kind && first) tap.message = (word.data & 15) == 3;
@@ -248,7 +248,7 @@ private:
                 ++forward.dropped;
             }
         }
-        // A word that is lost or invented on the wires belongs to no packet here; the end of a packet that is lost counts.
+        // A word lost or created on the wires belongs to no packet here; the end of a packet counts even if it is lost.
         if (sent) begin_packet(packet);
         if (valid) put_word(cycle, word, sent ? action : RING_FLIP);
         if (sent && ends) end_packet(cycle);

@@ -1,9 +1,9 @@
-// The nodes of a ring that this process has, and what it exchanges with the processes of the others.
+// The nodes of a ring in this process, and the exchange with the processes of the remaining nodes.
 //
-// Every process knows all links. The sending half of a link is used where its source is, the receiving half where its
-// target is; what is staged there goes to the other half between quanta.
+// Every process knows all links. The sending half of a link is used in the process of its source, and the receiving
+// half in the process of its target; staged items are passed to the other half between quanta.
 //
-// A part of ring.cpp, which is one translation unit, so that the compiler sees all of a cycle at once.
+// A part of ring.cpp, which is one translation unit, so that the compiler sees all code of a cycle.
 
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace {
 
-// Items of several kinds one behind the other, each run of them with its count in front, at multiples of 8 bytes.
+// A sequence of items of several kinds, at multiples of 8 bytes; each run of items is preceded by its count.
 class Writer {
 public:
     void clear() { m_words.clear(); }
@@ -56,7 +56,7 @@ private:
 
 class Part {
 public:
-    // Without a part that is given, all nodes are here.
+    // Without a given part, all nodes are in this process.
     Part(const RingPart* given, uint32_t nodes) : m_last(nodes) {
         if (!given) return;
         m_given = *given;
@@ -80,7 +80,7 @@ public:
         }
     }
 
-    // Between quanta.
+    // Moves staged items on, between quanta.
     void move_on() {
         for (Link* const link : m_inner) link->move_on();
         if (m_neighbours.empty()) return;
@@ -126,7 +126,7 @@ private:
 
     struct Neighbour {
         uint32_t process;
-        std::vector<Half> halves;  // in the order of links, as there
+        std::vector<Half> halves;  // in the order of links, as in the neighbour
         Writer out;
     };
 
@@ -152,7 +152,7 @@ private:
     std::vector<uint32_t> m_bounds;
     uint32_t m_first = 0;
     uint32_t m_last;
-    std::vector<Link*> m_inner;  // both ends are here
+    std::vector<Link*> m_inner;  // both ends are in this process
     std::vector<Neighbour> m_neighbours;
     std::vector<RingMail> m_mails;
 };

@@ -1,6 +1,6 @@
-// First in, first out, in one block of memory.
+// A first-in, first-out queue in one block of memory.
 //
-// A part of ring.cpp, which is one translation unit, so that the compiler sees all of a cycle at once.
+// A part of ring.cpp, which is one translation unit, so that the compiler sees all code of a cycle.
 
 #pragma once
 
@@ -23,14 +23,14 @@ public:
 
     void pop(size_t count = 1) {
         m_first += count;
-        // Moving the rest to the front costs no more than the pops that went before.
+        // Moving the remaining items to the front costs no more than the previous pops.
         if (m_first * 2 >= m_items.size()) {
             m_items.erase(m_items.begin(), m_items.begin() + m_first);
             m_first = 0;
         }
     }
 
-    // Drops the latest items, or adds some of this value.
+    // Drops the latest items, or adds items of this value.
     void resize(size_t count, const Item& item) { m_items.resize(m_first + count, item); }
 
     void clear() {

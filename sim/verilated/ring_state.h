@@ -1,6 +1,6 @@
-// State as bytes: into a vector, and out of one.
+// State as bytes: written to a vector, and read from a vector.
 //
-// A part of ring.cpp, which is one translation unit, so that the compiler sees all of a cycle at once.
+// A part of ring.cpp, which is one translation unit, so that the compiler sees all code of a cycle.
 
 #pragma once
 
@@ -43,7 +43,7 @@ private:
         m_left -= more;
         m_cp = m_bufp;
         m_endp = m_bufp + kept + more;
-        // Reads look ahead: the last of them finds zeros behind the state.
+        // Reads look ahead: the last read finds zeros after the state.
         std::memset(m_endp, 0, m_bufp + bufferSize() - m_endp);
         if (!m_left) m_endp = m_bufp + bufferSize();
     }

@@ -41,15 +41,15 @@ void Unit::edge() {
 #endif
 }
 
-// One stream that the harness drives. Indices are those of the port tables.
+// One stream that the harness drives. Indices refer to the port tables.
 struct Stream {
     std::int32_t valid, payload, ready;
     std::int32_t source;               // 1: the harness offers beats; 0: the harness takes them
     const unsigned char* beats;        // source: rows to offer, in order
-    std::int64_t count;                // source: how many
-    const unsigned char* willing;      // per cycle: source may begin to offer, or sink is ready
+    std::int64_t count;                // source: number of rows
+    const unsigned char* willing;      // per cycle: whether the source may begin to offer, or the sink is ready
     std::int64_t taken;                // beats transferred
-    std::int32_t offering;             // source: valid is up, and must stay up until taken
+    std::int32_t offering;             // source: valid is high, and must stay high until taken
 };
 
 }  // namespace
@@ -79,8 +79,8 @@ void unit_reset(Unit* unit) {
 }
 
 // inputs[p] and outputs[p] are the rows of port p. The listed streams follow the handshake: the rows of their inputs
-// are written, not read, and tell afterwards what the unit saw. A source offers its next beat from the first willing
-// cycle on until it is taken, and its payload is noise whenever valid is down.
+// are not read but written, with the inputs that the unit saw. A source offers its next beat from the first willing
+// cycle on until it is taken, and its payload is noise whenever valid is low.
 void unit_run(Unit* unit, std::int64_t cycles, unsigned char* const* inputs, unsigned char* const* outputs,
               Stream* streams, std::int64_t count, std::uint64_t noise) {
 #ifdef NATIVE_ARITHMETIC
@@ -100,7 +100,7 @@ void unit_run(Unit* unit, std::int64_t cycles, unsigned char* const* inputs, uns
             if (stream.offering) {
                 std::memcpy(row, stream.beats + stream.taken * bytes, bytes);
             } else {
-                // The caller has left, in the row, the bits which exist.
+                // The caller has set all existing bits of the row, as a mask.
                 for (std::size_t b = 0; b < bytes; ++b) {
                     noise = noise * 6364136223846793005u + 1442695040888963407u;
                     row[b] &= static_cast<unsigned char>(noise >> 56);

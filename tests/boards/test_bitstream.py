@@ -148,7 +148,7 @@ def test_unconstrained_clock_is_an_error(canned):
 
 
 class Slow(Echo):
-    """Words that pass through more logic than fits into one cycle."""
+    """A design with more logic between two registers than fits into one cycle."""
 
     def elaborate(self, platform):
         m = super().elaborate(platform)
@@ -198,7 +198,7 @@ def test_an_ecp5_is_reset_by_a_net_of_its_own(results):
 
 
 class Remembering(Echo):
-    """Words that a block memory outputs some cycles later."""
+    """A design that delays words in a block memory."""
 
     def elaborate(self, platform):
         m = super().elaborate(platform)
@@ -210,7 +210,7 @@ class Remembering(Echo):
 
 
 def test_block_memory_needs_nothing_beside_it(results):
-    """A memory that is never read and written in the same cycle has no registers for the old row."""
+    """A memory that is never read and written in the same cycle needs no registers to hold an old row."""
     least = bitstream.build("ulx3s-25f", design=Echo())
     result = bitstream.build("ulx3s-25f", design=Remembering())
     assert result["bram"] == 1

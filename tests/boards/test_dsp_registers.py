@@ -34,7 +34,7 @@ def flip_flop(source, sink, clock=CLOCK, **parameters):
 
 
 def module_of(a=3, b=2):
-    """A product of an ``a``-bit and a ``b``-bit number, with flip-flops before and after it, read by a LUT."""
+    """Netlist of an ``a`` by ``b``-bit product with flip-flops before and after it; a LUT reads the result."""
     width = a + b
     connections = {f"{name}{bit}": ["0"] for name in "AB" for bit in range(18)}
     connections |= {f"P{bit}": [900 + bit] for bit in range(36)}
@@ -205,6 +205,6 @@ def test_a_netlist_does_what_the_multiplier_does(netlist, monkeypatch):
 
 
 def test_boards():
-    """If a board's recorded results are for unabsorbed registers, the board is also built that way."""
+    """A board with results recorded without register absorption is also built without it."""
     assert board("ulx3s-85f-compute")[0].dsp_registers
     assert not board("ulx3s-85f")[0].dsp_registers

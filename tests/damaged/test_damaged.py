@@ -36,7 +36,7 @@ def test_damaged_files(name):
 UNCHECKED = {
     r"json\.loads?": {"sim/json_files.py",
                       "host/sockets/format.py",  # messages of sockets, which have limits of their own
-                      "host/make/targets.py"},  # tables of the project itself, before anything is installed
+                      "host/make/targets.py"},  # the project's own tables, read before anything is installed
     r"(np|numpy)\.(load|fromfile|memmap|loadtxt|genfromtxt|lib\.format\.read_\w+)": set(),
     r"zipfile\.\w+": {"host/archives.py"},
     r"tarfile\.open|shutil\.unpack_archive": set(),
@@ -127,7 +127,7 @@ class TestArchives:
             archives.read_arrays(path, self.KINDS, largest=1 << 16)
 
     def test_bomb(self, tmp_path):
-        """No more is unpacked than the size given in the archive's directory, which is limited, too."""
+        """Unpacking stops at the size given in the archive's directory; this size is limited, too."""
         rng = np.random.default_rng(0)
         path = tmp_path / "weights.npz"
         kinds.write_weights(path)

@@ -1,4 +1,4 @@
-"""``make features``: a copy of the tree without a feature lints, imports, elaborates, trains and collects tests."""
+"""``make features``: tests copies of the tree without a feature: lint, imports, elaboration, training, collection."""
 
 import dataclasses
 import json

@@ -70,7 +70,7 @@ def imports() -> dict[str, frozenset[str]]:
 
 @functools.cache
 def pages() -> dict[str, str]:
-    """Feature by page: the first source file named in a page's first paragraph belongs to its feature."""
+    """Map each page to its feature, which owns the first source file named in the page's first paragraph."""
     heads = {path: (ROOT / path).read_text(encoding="utf-8").split("\n\n")[1] for path in files()
              if path.startswith("docs/") and path.endswith(".md")}
     sources = {path: re.search(r"`(?:hdl|sim|host)/[\w/]+", head) for path, head in heads.items()}

@@ -16,7 +16,7 @@ import pytest
 def modules():
     """Import everything except tests, and return the number of modules.
 
-    Modules that need PyTorch are not imported where PyTorch, which is optional, is not installed.
+    Modules that need PyTorch are skipped if PyTorch, which is optional, is not installed.
     """
     paths = [path for tree in ("hdl", "sim", "host", "boards", "gradring")
              for path in sorted(Path(tree).rglob("*.py")) if path.name != "__main__.py"]

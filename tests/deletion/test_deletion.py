@@ -73,6 +73,6 @@ def test_pages():
 
 
 def test_all_rings():
-    """The complete tree, with all features, has every ring."""
+    """The complete tree, with all features, supports every ring."""
     assert list(CONFIGS) == ["default", "engines", "mx9", "table", "centroid", "wide", "narrow", "server", "int16"]
     assert list(MIXED) == ["relay"]

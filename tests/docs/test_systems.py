@@ -21,7 +21,7 @@ SECTIONS = {name: (title, text) for name, title, text in
 
 
 def items(name):
-    """Items of a system's section, by label; each item is one line."""
+    """The items in a system's section, keyed by label; each item is one line."""
     pairs = re.findall(r"^- \*\*(.+?)\*\*: (.*?)(?=^- |\Z)", SECTIONS[name][1], re.MULTILINE | re.DOTALL)
     return {label: " ".join(text.split()) for label, text in pairs}
 

@@ -18,7 +18,7 @@ def cells(row):
 
 
 def faults(text):
-    """Rows outside of tables, and rows that do not have the heading's number of columns, by line number."""
+    """Line numbers of rows outside of tables, and of rows with more or fewer cells than their heading."""
     rows, columns, fenced, before = [], None, False, ""
     lines = text.splitlines()
     for number, line in enumerate(lines, start=1):

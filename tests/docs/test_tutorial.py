@@ -20,7 +20,7 @@ STEPS = re.findall(r"^```python\n(.*?)^```\n\n```\n(.*?)^```$", PAGE, re.MULTILI
 
 @pytest.fixture
 def shared_nodes(monkeypatch):
-    """Replace the mx9 nodes by ones that other tests also build: sums and words are equal, cycles differ."""
+    """Replace the mx9 nodes with nodes that other tests also build; sums and words are equal, but cycles differ."""
     simulate = gradring.simulate
 
     def simulated(*, node, announce, **rest):

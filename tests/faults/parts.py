@@ -40,8 +40,8 @@ def parts_of(faults: int, seed: int) -> list[Part]:
 def is_wrong(result: dict[str, Any]) -> bool:
     """Whether a wrong word went undetected, or a link hung.
 
-    An 8-bit check accepts every 256th word of random bits. In packets these words are detected by the packet's
-    CRC-32; among control words nothing detects them.
+    An 8-bit check accepts one in 256 random words. In packets, the CRC-32 detects these words; in control words they
+    remain undetected.
     """
     noise = result["kind"] == Fault.NOISE.name
     return bool(result["silent"] or (not noise and (

@@ -8,8 +8,8 @@ from tests.hdl.engines import command
 class LocalPorts:
     """Ports for commands, events and counts of an engine, and for one memory that it reads and writes.
 
-    A row is returned two cycles after its read was granted. The engine's model has these fields for the inputs and
-    outputs of a cycle: ``command``, ``event_ready``, ``read_ready``, ``write_ready`` and ``link_reset``;
+    A row is returned two cycles after its read was granted. The engine's model has these fields for the inputs of a
+    cycle: ``command``, ``event_ready``, ``read_ready``, ``write_ready`` and ``link_reset``; and for its outputs:
     ``command_ready``, ``event``, ``read``, ``write`` and ``busy``.
 
     Parameters
@@ -55,7 +55,7 @@ class LocalPorts:
         ports["read__elements"].value = sum(element << 32 * n for n, element in enumerate(elements))
 
     def compare(self, expected, inputs, where):
-        """Compare the outputs of a cycle with the model's."""
+        """Compare the outputs of a cycle with the outputs of the model."""
         dut, ports = self._dut, self._ports
         assert dut.command__ready.value == expected.command_ready, where
         assert dut.event__valid.value == (expected.event is not None), where

@@ -1,4 +1,4 @@
-"""Checksums: the CRC-32 of words equals zlib's, and parities cover the chosen bits."""
+"""Checksums: the CRC-32 of words matches zlib, and parities cover the chosen bits."""
 
 import random
 import zlib

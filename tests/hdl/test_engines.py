@@ -71,7 +71,7 @@ def test_a_new_command_runs(ring, base, length):
     ({"operation": Operation.ALL_REDUCE}, EventStatus.UNKNOWN_OPERATION, Operation.ALL_REDUCE),
 ])
 def test_a_new_command_is_refused(ring, fields, status, detail):
-    """The checker rejects an invalid command, as its description demands, before the engine receives it."""
+    """The checker rejects an invalid command, by the rules of its description, before the engine receives it."""
     zeros = np.zeros(CONFIG.memories.gradient, np.float32)
     ring.memory.write_gradients([zeros])
     # Fields that FILL does not use are ignored.

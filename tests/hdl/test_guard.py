@@ -43,11 +43,11 @@ def whole(row, base, size):
 
 
 def check(unit, generator, rows, cycles, *, readers, writers, window=None, throttled=False):
-    """Check simultaneous reads and writes: order, words, zeros, and ports with accesses outside.
+    """Check simultaneous reads and writes: order, words, zeros, and ports with accesses outside the window.
 
-    A read returns all writes before the cycle of its grant, and waits if the row was written in the previous cycle.
-    With a window, the last reader and the last writer belong to the host. Returns the numbers of waiting reads, of
-    reads outside, and of conflicts between engine and host.
+    A read returns the words of all writes before the cycle of its grant, and waits if the row was written in the
+    previous cycle. With a window, the last reader and the last writer belong to the host. Returns the numbers of
+    waiting reads, of reads outside the window, and of conflicts between engine and host.
     """
     asks, offers = generator.random((readers, cycles)) < 0.6, generator.random((writers, cycles)) < 0.4
     read_rows, write_rows = generator.choice(rows, (readers, cycles)), generator.choice(rows, (writers, cycles))

@@ -28,7 +28,7 @@ PITCHES = {"none": 3, "geometric": 1, "alternating": 7, "freeze": 15}
 
 
 class Bench(wiring.Component):
-    """One memory with two readers, the first of gradients, one writer, and the host's access.
+    """One memory with two readers (the first reads gradients), one writer, and the host's access.
 
     With ``strided``, jobs of the gradient reader and the writer have a pitch. With eight lanes, the gradient reader
     is the one for guarded memories.

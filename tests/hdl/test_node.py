@@ -48,7 +48,7 @@ def node():
 
 @pytest.mark.parametrize("pattern", ["none", "geometric", "freeze", "alternating"])
 def test_update_alone(node, pattern):
-    """A ring of one node updates weights with its own gradient, however the host stalls."""
+    """A ring of one node updates weights with its own gradient, despite any stalls of the host."""
     generator = np.random.default_rng(3)
     gradients = generator.standard_normal(LENGTH).astype(np.float32)
     weights = generator.standard_normal(LENGTH).astype(np.float32)

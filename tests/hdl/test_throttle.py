@@ -56,7 +56,7 @@ def test_as_the_model():
 
 
 def test_paced():
-    """``enable`` is constant between two steps; steps are enabled as cycles are without pacing."""
+    """``enable`` is constant between two steps; steps are enabled in the same pattern as cycles without pacing."""
     steps = np.random.default_rng(2).random(3000) < 0.25
     levels = enables([40000], 3000, steps=steps)
     assert (levels[steps] == np.diff(enabled(40000, steps.sum()))).all()

@@ -47,10 +47,10 @@ class Drive:
 
 @dataclasses.dataclass(frozen=True)
 class Want:
-    """Expectation of a run: values of ports, and for each output stream its beats and the index of the offered beat.
+    """Expectation of a run: values of ports and, for each output stream, its beats and the index of the offered beat.
 
-    Without ``offered``, all beats must arrive by the end of the run. Values of a port may be a pair of the values and
-    the cycles to compare, and beats a pair of rows and a mask of the bits to compare.
+    Without ``offered``, all beats must arrive by the end of the run. A port may have a pair of its values and the
+    cycles to compare; beats may be a pair of their rows and a mask of the bits to compare.
     """
 
     ports: Mapping[str, Any]
@@ -222,7 +222,7 @@ class UnitBench:
         return run
 
     def lockstep(self, cases=((),), *, count=None, seeds=1, least=1):
-        """Test every cycle under each stall pattern at the inputs, combined with each one at the outputs.
+        """Test every cycle under each stall pattern at the inputs, combined with each pattern at the outputs.
 
         There are offers in at least ``least`` cycles of each run.
         """
@@ -283,7 +283,7 @@ class UnitBench:
 
 
 class _Kinds(dict):
-    """Stall pattern of each stream: first source and first sink as given, then successive patterns."""
+    """Stall pattern of each stream: given for the first source and sink, then successive patterns."""
 
     def __init__(self, inputs, source, sink, turn):
         super().__init__()

@@ -44,7 +44,7 @@ from tests.host.board import devices_of, open_link
 from tests.host.golden import SMALL
 from tests.host.rings import CONFIGS, JOBS, MIXED, library
 
-#: Test modules of features that build their own nodes.
+#: Modules of features that create their own nodes.
 OWN_NODES = [f"host.features.{name}.{module}" for name, module in (("quantization", "command"), ("quorum", "run"))
              if name in FEATURES]
 
@@ -121,7 +121,7 @@ def tiny_ring():
 
 @contextlib.contextmanager
 def pysim():
-    """Nodes with only the control plane, in Amaranth's simulator, in the state after power-up."""
+    """Nodes that consist only of the control plane, in Amaranth's simulator, in the state after power-up."""
     ring = tiny_ring()
     ring.reset()
     yield [Device(transport, TINY, name=f"node {n}") for n, transport in enumerate(ring.transports)]
@@ -170,7 +170,7 @@ def known_rings():
 
 @pytest.fixture(autouse=True)
 def planes_as_they_are(monkeypatch):
-    """Keep the nodes' state planes unless a test changes them, so that all optimizers share a library."""
+    """Keep the number of state planes unless a test changes it, so that all optimizers share a library."""
     def fitted(node, allocations, *, nodes, planes=None):
         planes = node.memories.planes if planes is None else planes
         return memory.fitted(node, allocations, nodes=nodes, planes=planes)
@@ -180,7 +180,7 @@ def planes_as_they_are(monkeypatch):
 
 @pytest.fixture
 def nodes_of(monkeypatch):
-    """Make the program use a node configuration from tests/host/rings.py, which other tests also simulate."""
+    """Make the program use a node configuration from tests/host/rings.py that other tests simulate as well."""
     def use(name):
         for module in (preparation, *map(importlib.import_module, OWN_NODES)):
             monkeypatch.setattr(module, "NodeConfig", lambda **options: CONFIGS[name])

@@ -1,4 +1,4 @@
-"""Golden nodes for tests of host code that need no gateware."""
+"""Golden nodes for tests of host code that does not need gateware."""
 
 import functools
 
@@ -23,7 +23,7 @@ NAN = 0x7FC0_0001
 
 
 class Hooks:
-    """Callbacks after commands of golden nodes, and counts of these commands.
+    """Callbacks that follow commands of golden nodes, and counts of these commands.
 
     Members
     -------
@@ -51,7 +51,7 @@ class Hooks:
 
 
 class GoldenRing(Ring):
-    """Ring of golden nodes with counters that are close to wrapping after they are cleared.
+    """Ring of golden nodes; when cleared, its counters are set to values that soon wrap around.
 
     Unwritten memory contains NaN, except for the weights. ``weights``, ``errors`` and ``residuals`` are views of the
     memories, from their starts to the length of the run's vector; ``master`` and ``state`` are copies.
@@ -143,7 +143,7 @@ class GoldenRing(Ring):
 
 
 def written_to(ring):
-    """From now on, count the words that the host writes to gradient and activation memories."""
+    """Start counting the words that the host writes to gradient and activation memories."""
     written = {"gradients": 0, "activations": 0}
 
     def wrap(name, write):
@@ -179,7 +179,7 @@ def node_of(*, weight_codec="raw", gradient_codec="zero_value", **options):
 
 
 def masked(jobs, alternative):
-    """Matrices of each node's jobs, masked by the golden model."""
+    """Matrices of the jobs of each node, masked by the golden model."""
     return [[golden.floats(masking.apply(golden.bits(job.matrices), masking.kept(masking.Job(
         rows=job.rows, columns=job.columns, count=job.count, mask=masking.Mask(**vars(job.mask)))),
         golden.bits([alternative])[0])) for job in own] for own in jobs]

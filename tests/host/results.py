@@ -13,6 +13,6 @@ def report(folder):
 
 
 def results(folder):
-    """The report without wall times, and the contents of the file of trained weights."""
+    """The report without wall times, and the contents of the file with the trained weights."""
     return ({name: value for name, value in report(folder).items() if name not in TIMED},
             (folder / "weights.npz").read_bytes())

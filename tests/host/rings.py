@@ -24,8 +24,8 @@ TIMEOUT = 4000
 
 
 class Rings(Mapping):
-    """Node configurations by ring name, each created on first use. Configurations with features that this copy lacks
-    are omitted, and tests that request one are skipped."""
+    """Node configurations by ring name, each created on first use. If this copy lacks the features of a
+    configuration, it is omitted, and tests that request it are skipped."""
 
     def __init__(self, makers):
         self._makers = makers
@@ -46,15 +46,15 @@ class Rings(Mapping):
 
 
 def engines():
-    """All engines and two ports, with segments short enough for several per block of small memories."""
+    """All engines and two ports; segments are short enough for several per block of small memories."""
     from tests.pairs.memories import CONFIG
 
     return CONFIG
 
 
 def mx9():
-    """Shared-exponent blocks in both directions, two ports, programs of the default length, and a settable count of
-    updates."""
+    """Shared-exponent blocks in both directions, two ports, programs of the default length, and a settable update
+    count."""
     return NodeConfig(
         topology=section("Grid")(), weights=Weights(codec="mx9"), gradients="mx9", masking=False, sparsify=False,
         programs=section("Programs")(), stub=section("ComputeStub")(), features=(section("SettableVersion")(),))
@@ -180,7 +180,7 @@ def known_formats(*configs):
 
 @functools.cache
 def library(config):
-    """Library of a simulated ring, cached because checking that it is up to date takes longer than most tests."""
+    """Library of a simulated ring. It is cached: checking that it is up to date takes longer than most tests."""
     return build_ring(node_of(config), identity=f"Node({config})")
 
 

@@ -1,5 +1,5 @@
-"""Formats that are added as docs/compression/adding-a-format.md describes work everywhere: tests/mx5.py and the
-page's example, tests/formats/signs."""
+"""Formats that are added as docs/compression/adding-a-format.md describes work everywhere: tests/mx5.py, and the
+example of that page, tests/formats/signs."""
 
 import json
 import os
@@ -36,7 +36,7 @@ print(json.dumps({
 
 @pytest.fixture
 def patched(tmp_path):
-    """A copy of the tree with the added format, and the list of files changed for it."""
+    """A copy of the tree with the added format, and the list of files that had to be changed."""
     for folder in ("hdl", "sim", "boards", "host"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name, behind, line in mx5.PATCH:
@@ -57,7 +57,7 @@ def run_in(folder, *arguments):
 
 
 def test_three_files_change(patched):
-    """With changes to only three files, including both registries, the whole program supports a format."""
+    """The whole program supports a format after changes to only three files, including both registries."""
     folder, changed = patched
     assert sorted(map(str, changed)) == [
         "hdl/features/mx/formats.py", "hdl/registry.py", "sim/golden/codecs.py"]
@@ -67,7 +67,7 @@ def test_three_files_change(patched):
 
 
 def test_is_synthesised(patched):
-    """The format can be synthesised, as by ``make synth UNIT=compression.weight_codec.mx5``."""
+    """The format can be synthesised, as with ``make synth UNIT=compression.weight_codec.mx5``."""
     folder, _ = patched
     cells = json.loads(run_in(folder, "-m", "boards.synth", "--unit", "compression.weight_codec.mx5", "--count"))
     assert cells["name"] == "compression.weight_codec.mx5"
@@ -90,7 +90,7 @@ def test_trains(nodes_of, monkeypatch, capsys, tmp_path):
         result = json.loads((tmp_path / "report.json").read_text())
         assert (result["steps"], result["bit_exact"]) == (12, True)
         assert result["configuration"]["gradients"] == "mx5"
-        # Blocks of 192, 160, 160 and 138 elements: a segment of 32 has five words, and a segment of 10 has three.
+        # Blocks have 192, 160, 160 and 138 elements; a segment of 32 takes five words, a segment of 10 three.
         words = sum(3 * (5 * whole + 3 * rest) for whole, rest in ((6, 0), (5, 0), (5, 0), (4, 1)))
         packets = 4 * 3 * 6
         assert result["words_scatter_reduce"] == 12 * (words + 4 * packets)
@@ -98,7 +98,7 @@ def test_trains(nodes_of, monkeypatch, capsys, tmp_path):
 
 @pytest.fixture
 def followed(tmp_path):
-    """A copy of the tree with the page's example, added from its files and the lines on the page."""
+    """A copy of the tree with the page's example, made from its files and the lines on the page."""
     for name in ("hdl", "sim", "host", "tests", "gradring", "pyproject.toml"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)

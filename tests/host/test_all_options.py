@@ -1,6 +1,6 @@
 """Wrong values of all options are rejected with a one-line message, before any build, run or output.
 
-Commands and options are taken from the command line itself, so that new ones are tested without a change here. Legal
+Commands and options are taken from the command line itself, so new ones are tested without a change here. Legal
 values are listed in :data:`LEGAL`.
 """
 
@@ -23,7 +23,7 @@ from sim.verilated import cache_content
 
 LARGE = str(10**22 + 7)
 
-#: Command lines into which options are inserted; each option is tried in the first one that accepts it.
+#: Command lines to insert options into; each option is tried in the first one that accepts it.
 CONTEXTS = {
     "train": ("{}", "--straggler 3:2 {}", "--schedule streaming {}", "--links slots --jobs 2 {}",
               "--overlap layers {}", "--compute node {}",
@@ -82,7 +82,7 @@ def stop(*arguments, **options):
 
 @pytest.fixture
 def call(monkeypatch, capsys, tmp_path):
-    """Run the program up to its first build or run; returns its exit code, or None if it got there, and the error."""
+    """Run the program up to its first build or run; returns the exit code, None if it got that far, and the error."""
     monkeypatch.setattr(cache_content, "prune", stop)
     monkeypatch.setattr(execution, "execute", stop)
     monkeypatch.setattr(learning, "learn", stop)
@@ -108,7 +108,7 @@ def call(monkeypatch, capsys, tmp_path):
 
 
 def outcome(call, command, option):
-    """Result of an option in the first command line that accepts it."""
+    """Result of an option, tried in the first command line that accepts it."""
     for context in CONTEXTS.get(command, ("{}",)):
         code, err = call(*command.split(), *context.format(option).split())
         if "leave it out" not in err:
@@ -136,7 +136,7 @@ def test_wrong_values(call, monkeypatch, command, option):
 
 @pytest.mark.parametrize(("command", "parameter"), PATHS, ids=name_of)
 def test_wrong_paths(call, tmp_path, command, parameter):
-    """A path below a regular file can neither be read nor written."""
+    """A path below a regular file cannot be read and cannot be written."""
     path = tmp_path / "script.py" / "new" / "name.py"
     code, err = outcome(call, command, f"{parameter.opts[0]}={path}" if isinstance(parameter, core.TyperOption)
                         else str(path))

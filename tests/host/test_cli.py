@@ -139,7 +139,7 @@ class TestTrain:
         assert result["bit_exact"] is True
         assert result["configuration"]["weights"]["codec"] == "mx9"
         gathered = result["words_sent"] - result["words_scatter_reduce"]
-        # Each step sends blocks of 352 and 298 elements (22 and 19 groups of 16), with two packets for each block.
+        # Each step sends blocks of 352 and 298 elements (22 and 19 groups of 16), in two packets per block.
         assert gathered == result["steps"] * (72 + 27 + 72 + 14 + 4 * 4)
 
     def test_gradients(self, train, nodes_of):
@@ -152,7 +152,7 @@ class TestTrain:
         assert result["words_scatter_reduce"] == result["steps"] * (650 + 12 * 4)
 
     def test_native_arithmetic(self, run, nodes_of, tmp_path, monkeypatch):
-        """In every mode of the caller's floating-point unit, the weights, cycles and words match the gateware."""
+        """Whatever the mode of the caller's floating-point unit, weights, cycles and words match the gateware."""
         nodes_of("narrow")
         simulate, trained, results = VerilatedRing.run, [], []
 
@@ -297,7 +297,7 @@ class TestInfo:
 
 
 class Recorder:
-    """A ring on which every call succeeds, or one of its parts or methods."""
+    """A ring on which every call succeeds, or a part or method of this ring."""
 
     def __init__(self, name="ring", calls=None):
         self._name = name

@@ -1,4 +1,4 @@
-"""Nodes of unusual shapes: rows of 1 or 8 elements, and other segments, planes and optimizer speeds."""
+"""Nodes with unusual parameters: rows of 1 or 8 elements, and other segments, planes and speeds."""
 
 import itertools
 
@@ -51,7 +51,7 @@ def test_values_words_and_state(name, nodes, length):
 
 @pytest.mark.parametrize(("name", "rule"), [("table", Rule.MOMENTUM), ("wide", Rule.ADAM), ("narrow", Rule.ADAM)])
 def test_rules_without_planes(name, rule):
-    """An optimizer rule that needs more planes than the nodes have is rejected, and the next command runs."""
+    """An optimizer rule that needs more planes than nodes have is rejected, and the next command runs."""
     length = 300
     with rings.open_nodes(2, config=rings.CONFIGS[name]) as (ring, _):
         ring.settings.write(Settings(rule=rule, gradient_scale=1, learning_rate=0.5))

@@ -13,7 +13,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def anchors(text):
-    """Anchors of a page's headings as GitHub generates them; a repeated anchor gets the suffix -1."""
+    """Anchors of a page's headings, as GitHub generates them; a repeated anchor gets the suffix -1."""
     slugs = []
     for heading in re.findall(r"^#+ (.*)$", FENCED.sub("", text), re.MULTILINE):
         title = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
@@ -59,7 +59,7 @@ def test_pages_that_sources_name():
 
 
 def test_walks_are_short():
-    """Reading paths through the core list at most the documented number of files, and only existing names."""
+    """Each reading path through the core lists at most the documented number of files, and only existing names."""
     text = documents.architecture_page()
     walks = text[text.index("### Four walks"):text.index("## From Python")].split("\n\nFrom ")[1:]
     files = [len({match[1] for match in documents._PLACE.finditer(walk)}) for walk in walks]

@@ -58,14 +58,14 @@ NUMBERS = {
 @pytest.mark.parametrize(("command", "option"), [(command, option) for command, options in NUMBERS.items()
                                                  for option in options])
 def test_numbers_out_of_range(run, command, option, tmp_path):
-    """Before anything is built, one line gives the allowed range, and no number causes a traceback."""
+    """Before anything is built, one line gives the allowed range; no number causes a traceback."""
     for value in (LARGE, -LARGE, -1, "nan", "inf", "1e300", 1_000_000_000):
         code, out, err = run(*command.split(), f"--{option}={value}", "--output", tmp_path / "new")
         assert code in (1, 2), (value, out)
         lines = [line for line in err.splitlines() if line and not line.startswith(("Usage:", "Try "))]
         assert len(lines) == 1, (value, err)
         assert "Traceback" not in err
-        # More threads than nodes mean one per node, and large numbers may be valid in binary32.
+        # More threads than nodes are reduced to one per node, and large numbers may be valid in binary32.
         large = ("threads", "learning-rate", "momentum", "weight-decay", "clip")
         allowed = option == "dampening" or (
             value == LARGE and option in (large[:1] if "--straggler" in command else large))
@@ -77,7 +77,7 @@ def test_numbers_out_of_range(run, command, option, tmp_path):
                                      ["lab", "sweep", "--no-synth", "--formats", "raw"]])
 @pytest.mark.parametrize("kind", ["file", "below a file", "device", "proc", "result is a folder"])
 def test_output_that_cannot_be_written(run, command, kind, tmp_path):
-    """An output that cannot be written is reported by name before anything is built."""
+    """If an output cannot be written, it is named in an error before anything is built."""
     (tmp_path / "file").write_text("")
     results = {"train": "weights.npz", "quantize": "model.npz", "bench": "bench.json", "lab": "sweep.png"}
     (tmp_path / "folder" / results[command[0]]).mkdir(parents=True)
@@ -138,7 +138,7 @@ class TestNodesThatFit:
                                            ["--hidden", "400,200", "--nodes", "3", "--optimizer", "adam"],
                                            ["--hidden", "300", "--density", "0.1"]])
     def test_simulated(self, run, arguments, tmp_path):
-        """The build begins, since memories are made large enough."""
+        """Memories are made large enough, so the build begins."""
         code, _, err = run("train", *arguments, "--output", tmp_path)
         assert (code, err) == (1, f"error: {BUILT}\n")
 
@@ -166,7 +166,7 @@ class TestNodesThatFit:
             fitted(node, [Allocation(length=WORDS + 1)], nodes=4)
 
 
-#: Prints a report's table like the program.
+#: Prints the table of a report in the same way as the program.
 PRINT = """
 import json, sys
 from host.console import make_console
@@ -186,7 +186,7 @@ print("1 \\u2192 2 \\u00b7 3 \\u2026 \\u4e2d")
     ({"PYTHONIOENCODING": "utf-8"}, "utf-8", "\u2192"),
 ])
 def test_plain_terminals(environment, encoding, arrow, tmp_path):
-    """The table and all lines are printed with correct alignment in any encoding of standard output."""
+    """In any encoding of standard output, the table and all lines are printed with correct alignment."""
     import json
 
     (tmp_path / "report.json").write_text(json.dumps(test_report.build()))
@@ -201,7 +201,7 @@ def test_plain_terminals(environment, encoding, arrow, tmp_path):
     assert lines[-1][-1] == ("\u4e2d" if encoding == "utf-8" else "?")
 
 
-#: Trains with a limit on file sizes, to simulate a disk that becomes full while results are written.
+#: Trains with a limit on file sizes that simulates a disk that becomes full while results are written.
 FULL = """
 import resource, signal, sys
 from host import cli

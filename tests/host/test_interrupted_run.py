@@ -56,7 +56,7 @@ class TestInterrupted:
         assert report(whole)["interrupted"] is False
 
     def test_cycles_after_a_resume(self, run, tmp_path, signalled):
-        """Only the first step after a resume may differ in cycles from an uninterrupted run, and only by a few."""
+        """Cycles may differ from an uninterrupted run only in the first step after a resume, and only by a few."""
         arguments = ("train", "--nodes", 3, "--steps", 3, "--batch", 96, "--threads", 1)
         whole, broken = tmp_path / "whole", tmp_path / "broken"
         assert run(*arguments, "--output", whole)[0] == 0
@@ -122,7 +122,7 @@ class TestOverlap:
         nodes_of("centroid")
 
     def test_all(self, run, succeed, tmp_path, signalled):
-        """All schedules in sequence give the same results if each run is interrupted by a signal and resumed."""
+        """All schedules in sequence give the same results if a signal interrupts each run and it resumes."""
         whole, broken = tmp_path / "whole", tmp_path / "broken"
         out = succeed(*self.ARGUMENTS, "--overlap", "all", "--output", whole)
         result = report(whole)
@@ -152,7 +152,7 @@ class TestOverlap:
         check_same(whole, broken)
 
     def test_search(self, run, succeed, tmp_path, signalled):
-        """A search that is interrupted after its first size continues with the second one."""
+        """If a search is interrupted after its first size, it continues with the second size."""
         whole, broken = tmp_path / "whole", tmp_path / "broken"
         out = succeed(*self.ARGUMENTS, "--overlap", "search", "--output", whole)
         row, = report(whole)["schedules"]
@@ -167,7 +167,7 @@ class TestOverlap:
         check_same(whole, broken)
 
     def test_nodes_that_compute(self, run, tmp_path, signalled):
-        """After an interruption, nodes with COMPUTE continue, and recorded cycles of each step are kept."""
+        """After an interruption, nodes with COMPUTE continue, and the recorded cycles of each step are kept."""
         whole, broken = tmp_path / "whole", tmp_path / "broken"
         arguments = ("train", "--nodes", 3, "--hidden", "8", "--batch", 24, "--steps", 4, "--weights", "centroid16",
                      "--gradients", "raw", "--threads", 1, "--macs", 4, "--compute", "node",

@@ -1,4 +1,4 @@
-"""Options declared as fields of sections: their form in Typer, their checks, and help of all commands."""
+"""Options declared as fields of sections: their form in Typer, their checks, and the help of all commands."""
 
 import dataclasses
 import enum

@@ -17,15 +17,15 @@ from host.commands import launch
 from host.run import steps
 from sim.json_files import sealed
 
-#: Arguments for commands that would otherwise end before they claim their folder, or would run for long.
+#: Arguments for commands that would otherwise end before they claim their folder, or run for a long time.
 _NEEDED = {"launch": ("script.py",), "lab estimate": ("--targets", "4 MACs", "--lengths", 256)}
-#: Commands that write a file instead of a folder, and commands that write a varying number of files.
+#: Commands that write a file instead of a folder, and commands that write different numbers of files.
 _OTHER = ("wave", "lab schedules")
 _FILE = re.compile(r"[\w-]+\.(?:json|png|html|npz|tar|onnx)")
 
 
 def commands():
-    """Commands that write to an output folder, with the files that their help mentions."""
+    """Commands that write to an output folder, each with the files named in its help."""
     program = typer.main.get_command(cli.app).commands
     labs = {f"lab {name}": lab for name, lab in program["lab"].commands.items()}
     for name, command in (*program.items(), *labs.items()):
@@ -96,7 +96,7 @@ def test_previous(run, folder, monkeypatch, name):
 
 
 def test_memory_continues(run, folder, monkeypatch):
-    """Parts that are already in memory.json are kept and not computed again."""
+    """Parts that memory.json already contains are kept, and are not computed again."""
     from host.labs.memory import lab as memory
 
     monkeypatch.setattr(memory.Parts, "complete", lambda self: iter(()))
@@ -108,7 +108,7 @@ def test_memory_continues(run, folder, monkeypatch):
 
 
 def test_killed_run(run, folder):
-    """The lock of a killed run is released with its process, and forked children do not hold it."""
+    """When a killed run's process is gone, its lock is released; forked children do not hold it."""
     program = ("import os, sys, time; from pathlib import Path; from host import output\n"
                "output.claim(Path('output'), files=('predict.json',))\n"
                "reader, writer = os.pipe()\n"

@@ -28,7 +28,7 @@ HOSTILE = {
 
 
 def recording(**options):
-    """A console like that of the commands, which also keeps the printed text."""
+    """A console like the commands' own, which also keeps the printed text."""
     return PlainConsole(file=io.StringIO(), width=1000, **options)
 
 
@@ -64,7 +64,7 @@ def test_shown(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_progress(terminal):
-    """Names are shown safely in the stages, notes and lines of a progress display, with and without a terminal."""
+    """In a progress display, names in stages, notes and lines are shown safely, with and without a terminal."""
     console = recording(force_terminal=terminal, color_system=None)
     with Progress(console, interval=0) as progress:
         for name in HOSTILE:
@@ -84,7 +84,7 @@ class Placeholder(str):
     """Stand-in for any value of a command: has all attributes, can be called, and prints as a given name."""
 
     __slots__ = ()
-    #: Number of items when a value is iterated.
+    #: Number of items if a value is iterated.
     count = 1
 
     def __getattr__(self, name):
@@ -152,7 +152,7 @@ def printed(tree):
 
 
 def made_of(code, name):
-    """The items of a printed expression, evaluated with placeholders for all values."""
+    """The items that a printed expression gives if all values in it are placeholders."""
     for Placeholder.count in (1, 2, 3):
         with contextlib.suppress(ValueError):
             made = eval(code, Namespace(name))
@@ -165,7 +165,7 @@ SILENT = {"__init__", "registry", "train"}
 
 
 def test_all_commands():
-    """Every text that a command prints stays intact when all its values are hostile names."""
+    """If all values are hostile names, every text that a command prints stays intact."""
     console, modules, named = recording(), set(), 0
     for path, tree in sources().items():
         if not path.startswith(("host/commands/", "host/labs/", "host/run/", "host/console.py", "host/cli.py")):
@@ -184,7 +184,7 @@ def test_all_commands():
 
 
 def test_one_console():
-    """All consoles and progress columns are the plain ones, and no call requests formatting."""
+    """All consoles and progress columns print plain text, and no call requests formatting."""
     consoles_made = []
     for path, tree in sources().items():
         for node in ast.walk(tree):
@@ -207,7 +207,7 @@ def test_one_console():
 # Complete programs.
 
 def test_examples(succeed, tmp_path, monkeypatch):
-    """A command succeeds with a hostile folder name, and shows that name."""
+    """A command succeeds with a hostile folder name, and prints that name."""
     for name in ("x/[/b]", ":smile:", "\x1b[31m\n"):
         monkeypatch.chdir(tmp_path)
         out = succeed("examples", name)

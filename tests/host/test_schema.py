@@ -19,7 +19,7 @@ SCHEMA = Schema("gradring.test", 2, columns_of("a", Column("rows", columns=colum
 
 MODULES = [path for path, text in TEXTS.items() if re.search(r"\bSchema\(", text)]
 SCHEMAS = [importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts)).SCHEMA for path in MODULES]
-#: A line of docs/report_fields.md that lists one or several names and their meaning.
+#: A line of docs/report_fields.md that gives one or several names and their meaning.
 NAMES = re.compile(r"^(  )?- (`\w+`(?:, `\w+`)*):", re.MULTILINE)
 
 
@@ -30,7 +30,7 @@ def sources():
 
 
 def documented(name):
-    """Version and documented fields of a schema, by parent; the parent of the report's own fields is None."""
+    """Version and documented fields of a schema, by parent field; the parent of the report's own fields is None."""
     text = re.sub(r"\n +(?=[^ -])", " ", (ROOT / "docs" / "report_fields.md").read_text())
     section, = (part for part in text.split("\n## ") if f"Schema `{name}`, version " in part)
     by_parent, parent = {None: set()}, None
@@ -47,7 +47,7 @@ def documented(name):
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: schema.name)
 def test_columns(schema):
-    """The document lists exactly the fields of each schema; names are unique, and none is obsolete."""
+    """The document lists exactly the fields of each schema; names are unique, and no name is obsolete."""
     version, by_parent = documented(schema.name)
     assert version == schema.version
     assert by_parent == {None: {column.name for column in schema.own}, **{
@@ -82,7 +82,7 @@ def test_refused(tmp_path, content, message):
 
 
 def test_command_that_repeats():
-    """Only reports of runs contain a description with which `gradring train` can repeat them."""
+    """Only reports of runs contain a description that `gradring train` can use to repeat them."""
     assert repeat_command(SCHEMA.report({}), Path("a")) is None
     report = Schema("gradring.run", 1, RUN).report({})
     assert (report["run"], report["weights_sha256"]) == (None, None)

@@ -33,14 +33,14 @@ def test_check():
 
 
 def test_node():
-    """If there is state, each node gets room for the state of all groups."""
+    """If an optimizer has state, each node gets enough room for the state of all groups."""
     node = NodeConfig(memories=Memories(state=2048))
     assert with_option(node, 4810, planes=1) == NodeConfig(memories=Memories(state=8192), role=RootReduce())
     assert with_option(node, 4810, planes=0) == NodeConfig(memories=Memories(state=2048), role=RootReduce())
 
 
 def test_partition():
-    """The node that drives the slow link becomes the root if this is faster, and the report says so."""
+    """The node that drives the slow link becomes the root if this is faster, and the report mentions it."""
     said = []
     with open_nodes(4, config=CONFIGS["engines"], host_port=False, timeout=40000) as (ring, simulation):
         result = partition(ring, 2048, planes=0, latency=16, say=said.append)

@@ -1,4 +1,4 @@
-"""Imports before a command has been recognized, and signals while modules are imported."""
+"""Imports before the command is known, and signals while modules are imported."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from host.signals import ended_at_once
 
 ROOT = Path(__file__).parents[2]
 
-#: Prints the number of lines in the modules of this repository that a program has imported.
+#: Prints the total number of lines in the modules of this repository that a program has imported.
 COUNTED = """
 import atexit, runpy, sys
 from pathlib import Path
@@ -39,14 +39,14 @@ def lines(program, *arguments):
 
 
 def test_lines():
-    """The help and the library import only a small part of the tree."""
+    """The help and the library import only a small fraction of the tree."""
     command = "sys.argv[0] = 'gradring'; runpy.run_module('gradring', run_name='__main__')"
     assert 1_000 < lines(command, "--help") <= 12_000
     assert 100 < lines("import gradring") <= 15_000
 
 
 def test_registry():
-    """The list of commands shows the first sentence of each command's own help."""
+    """The list of commands shows the first sentence of the help of each command."""
     group = typer.main.get_command(cli.app)
     for commands, entries in ((group.commands, COMMANDS), (group.commands["lab"].commands, LABS)):
         assert list(commands) == list(entries)

@@ -1,4 +1,4 @@
-"""The commands on the page of published systems work in a short form, here or in the command's own tests."""
+"""Each command on the page of published systems works in a short form, here or in the command's own tests."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.docs.test_systems import ROOT, SYSTEMS, codes, items
 GOLDEN = ("--transport", "golden", "--nodes", "2")
 TWO = (*GOLDEN, "--steps", "2")
 
-#: Options to append to a system's command, and part of the output that identifies the system.
+#: Options that are appended to a system's command, and the part of the output that identifies the system.
 SHORT = {
     "A1": (TWO, "of raw words"),
     "A3": (TWO, "schedule"),
@@ -19,7 +19,7 @@ SHORT = {
     "D1": (TWO, "delayed"),
 }
 
-#: Tests that run a command in a short form on shared simulated rings, and a line from each test.
+#: Tests that run a command in a short form on shared simulated rings, with a line from each test.
 ELSEWHERE = {
     "A2": ("features/grid/test_command.py", '"--disable"'),
     "A4": ("labs/migrate/test_command.py", 'succeed("lab", "migrate"'),

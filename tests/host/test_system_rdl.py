@@ -1,4 +1,4 @@
-"""The registers in SystemRDL form, read by an independent compiler."""
+"""The registers in SystemRDL, read by an independent compiler."""
 
 import subprocess
 import sys
@@ -63,7 +63,7 @@ def made(tmp_path_factory):
 
 
 def test_header(made):
-    """According to a C compiler, the header has each register and field at its position in the table."""
+    """A C compiler confirms that the header has each register and field at its position in the table."""
     checks = [f'_Static_assert(offsetof(gradring_node_t, {entry.name}) == {4 * entry.address}, "");'
               for entry in ENTRIES]
     for entry in ENTRIES:

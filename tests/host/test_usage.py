@@ -1,4 +1,4 @@
-"""How the program ends: errors on one line, memory limits, and output that cannot be written."""
+"""How the program ends: one-line errors, memory limits, and output that cannot be written."""
 
 import errno
 import io
@@ -45,7 +45,7 @@ def test_values(ended, words, value):
 
 @pytest.mark.parametrize("limit", [100_000, 200_000, 300_000, 400_000, 600_000])
 def test_limit_of_memory(limit):
-    """A memory limit that the imports would exceed is reported immediately."""
+    """If the imports would exceed a memory limit, this is reported immediately."""
     result = subprocess.run([sys.executable, "-m", "gradring", "train"], cwd=ROOT, capture_output=True, text=True,
                             timeout=100, check=False, preexec_fn=lambda: resource.setrlimit(
                                 resource.RLIMIT_AS, (limit << 10, limit << 10)))
@@ -69,7 +69,7 @@ def test_modules_that_fail(ended, monkeypatch, error, reason):
 
 
 def test_output_that_cannot_be_written(ended, monkeypatch):
-    """Output is flushed before the program ends, so a write that fails is reported as an error."""
+    """Output is flushed before the program ends, so that a failed write is reported as an error."""
     class Full(io.StringIO):
         def flush(self):
             raise OSError(errno.ENOSPC, "No space left on device")

@@ -75,7 +75,7 @@ _FEATURES = {"quantization": Quantization, "restorable": SettableVersion, "throt
 
 
 def _one_of(options: dict[str, Any], *kinds: str) -> str | None:
-    """The only option of ``kinds`` that is on, or None; ``ValueError`` if several exclusive ones are on."""
+    """The only option of ``kinds`` that is on, or None; ``ValueError`` if several exclusive options are on."""
     chosen = [kind for kind in kinds if options.get(kind)]
     if len(chosen) > 1:
         raise ValueError(f"Options must be one of {', '.join(kinds)}, not {' and '.join(chosen)}")
@@ -106,7 +106,7 @@ def _role(options: dict[str, Any]) -> Any:
 
 
 def node_config(options: dict[str, Any]) -> Configuration:
-    """The configuration with these options of answers.json; ``ValueError`` if no node has them."""
+    """The configuration with these options of answers.json; ``ValueError`` if no node can have them."""
     parts = {name: {field: options[option] for option, field in fields.items() if option in options}
              for name, fields in _FIELDS.items()}
     engines = {"masking": options.get("masking", True), "sparsify": options.get("error_feedback", True)}
@@ -160,7 +160,7 @@ def _drawn(generator: random.Random, first: str) -> dict[str, Any]:
 
 
 def draw(count: int) -> list[dict[str, Any]]:
-    """Draw options of valid nodes with :data:`SEED`: each option in turn is set, with some further ones."""
+    """Draw options of valid nodes with :data:`SEED`: each option is set once, with some further options."""
     generator = random.Random(SEED)
     names = list(VALUES)
     return [_drawn(generator, names[number % len(names)]) for number in range(count)]

@@ -28,8 +28,8 @@ _LATE = rf"error: Ranks? [\d, and]+ must ask for a sum of [\d,]+ elements within
 _HALF = rf"error: Rank \d+ must send the whole of a message within {TIMEOUT + 1:g} seconds$"
 _STOPPED = rf"error: Rank \d+ must run, and has been stopped by a signal for {TIMEOUT:g} seconds: "
 
-#: Kinds of faults, and for each its variants, with the error of the run: empty if it ends well, None if the launcher
-#: no longer exists.
+#: Kinds of faults, and for each its variants, with the error of the run: empty if the run ends well, None if the
+#: launcher no longer exists.
 KINDS = {
     "stop": {"rank stopped": f"({_LATE}|{_STOPPED})", "all stopped": f"({_LATE}|{_STOPPED}|{_HALF})"},
     "kill": {"rank killed": r"error: Rank \d+ has ended by signal SIGKILL; the others cannot go on without it$",
@@ -64,7 +64,7 @@ class Outcome:
 
 
 def plan(faults, *, ranks, seed):
-    """Plan some faults of each kind, which take the kind's variants in rotation."""
+    """Plan some faults of each kind, and rotate through the variants of the kind."""
     generator = random.Random(seed)
     return [Case(kind=kind, way=list(KINDS[kind])[number % len(KINDS[kind])], ranks=count,
                  rank=generator.randrange(count), step=generator.randrange(AMID),
@@ -170,6 +170,6 @@ def _judge(case, code, text, temporary):
 
 
 def _start(temporary):
-    """Create a second launcher's folder, as it does at its start, in the same temporary folder."""
+    """Create the folder that a second launcher creates when it starts, in the same temporary folder."""
     code = "from host.sockets.folder import socket_folder\nwith socket_folder(): pass"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "TMPDIR": str(temporary)}, check=True)

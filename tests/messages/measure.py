@@ -1,4 +1,4 @@
-"""Messages on a ring of whole nodes during fused updates: measured cycles, and cycles by the slot tables."""
+"""Messages on a ring of whole nodes during fused updates: cycles as measured, and according to slot tables."""
 
 import collections
 import contextlib
@@ -29,7 +29,7 @@ CONFIG = NodeConfig(
     memories=Memories(planes=0), optimizer=Optimizer(dsps=1), masking=False, sparsify=False,
     link=Slots(ingress=15, messages=True), role=Peer(interleaved=True), programs=Programs(depth=2))
 #: Cycles from the beginning of a slot of rank 0 to the check of a message at the last rank: one to the table, 3 to
-#: the wires, the wires of all links, with a cycle for each node between them, and header, words, a cycle, and check.
+#: the wires, the latency of all links with a cycle per node between them, header, words, a cycle, and check.
 _FROM_SLOT = 1 + 3 + (NODES - 1) * (LATENCY + 1) - 1 + 1 + MESSAGE_WORDS + 1
 
 
@@ -66,8 +66,8 @@ def _words(tapped):
 
 
 def _tables(first, last):
-    """First cycle of rank 0's slots, with TIME counted from reset, and the table of each superframe, from the control
-    words of its link and of the link to the last rank, which together carry all records."""
+    """For each superframe, first cycle of rank 0's slots, with TIME counted from reset, and the table; computed from
+    the control words of rank 0's link and of the link to the last rank, which together carry all records."""
     first, last = list(_words(first)), list(_words(last))
     laps = [(cycle, lap_layout().from_bits(data)) for cycle, data in first if data & 15 == ControlType.LAP.value]
     records = collections.deque(sorted(word for word in first + last if word[1] & 15 == ControlType.RECORD.value))
@@ -88,7 +88,7 @@ def _tables(first, last):
 
 class _Messages:
     """Sends messages of 64 words to the last rank at random times, at most one per slot. The last rank drops them,
-    since they belong to no request; no answers take slots. Keeps each packet's cycle and rank 0's check."""
+    since they belong to no request; no answers take slots. Records each packet's cycle and rank 0's check."""
 
     def __init__(self, simulation, generator, on):
         self.simulation, self.generator, self.sent = simulation, generator, []
@@ -133,7 +133,7 @@ def _restarts(ring):
 
 
 def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=True):
-    """Run dense updates, one node late, and messages; each must end in the cycle computed from the table."""
+    """Run dense updates, one node late, and messages; each message must end in the cycle computed from tables."""
     generator, times = np.random.default_rng(seed).spawn(2)
     gradients, weights = random(generator, (NODES, length)), random(generator, length)
     settings = Settings(rule=Rule.SGD, gradient_scale=1 / NODES, learning_rate=0.1)

@@ -75,7 +75,7 @@ class Run:
         return _row(target, mutant, result["status"], result.get("test", ""), result.get("cpu", 0.0))
 
     def tell(self, text: str) -> None:
-        """Print a line of progress, and flush it even into a pipe."""
+        """Print a line of progress, and flush the output even if it is a pipe."""
         with self._print:
             print(f"[{time.monotonic() - self._begun:6.0f} s] {text}", flush=True)
 

@@ -32,7 +32,7 @@ class Row:
 
 
 def score(rows: list[Row]) -> float | None:
-    """Share of killed mutants among the counted ones, or None if no mutant counts."""
+    """Share of killed mutants among the counted mutants, or None if no mutant counts."""
     counts = collections.Counter(row.status for row in rows)
     total = sum(counts[status] for status in SCORED)
     return 1 - counts["survived"] / total if total else None

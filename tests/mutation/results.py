@@ -53,7 +53,7 @@ def digest(tree: Path, files: Iterable[Path], *more: str) -> str:
 
 
 class Store:
-    """Store of results on disk, with one JSON file for each, in a folder that is created if it is missing."""
+    """Store of results on disk, with one JSON file per result, in a folder that is created if it is missing."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -56,7 +56,7 @@ class Tests:
 
 def gateware(target: str) -> dict[str, str]:
     """Digest of the gateware of each of a target's units."""
-    gc.disable()  # collection is useless, since elaboration creates many objects that stay
+    gc.disable()  # collection is useless, since elaboration creates many objects that stay alive
     parts = {name: hashlib.sha256(amaranth.back.rtlil.convert(unit, name="unit", emit_src=False).encode()).hexdigest()
              for name, unit in TARGETS[target].units().items()}
     gc.enable()

@@ -60,7 +60,7 @@ class Worker:
         self._lock.close()
 
     def run(self, request: dict[str, Any], *, file: str, source: str, keep: bool = False) -> dict[str, Any]:
-        """Run one source of a file and return the answer; with ``keep``, the source is that of the unchanged tree.
+        """Run one source of a file and return the answer; ``keep`` marks the source of the unchanged tree.
 
         If a test fails, the end of the log is added to the answer.
         """
@@ -89,7 +89,7 @@ class Worker:
 
     @staticmethod
     def _write(path: Path, text: str) -> None:
-        """Write a source, and invalidate Python's cache of an older one with the same second and size."""
+        """Write a source, and invalidate Python's cache of an older source of the same second and size."""
         path.write_text(text)
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
             compiled.unlink()

@@ -95,10 +95,10 @@ class Generator:
         self._flags = 0
         self._tag = 0
         self._number = 0  # number of the latest collective
-        self._ran: int | None = None  # number of the latest collective that all nodes have run, if it is known
+        self._ran: int | None = None  # number of the latest collective that all nodes have run, if known
         self._half = False  # only the lower half of the data is known, after a rejection in the upper half
         self._at = 1  # queue of the latest command that changes memory
-        self._order = 0  # flag of that command, unless a command of the other queue waits for it
+        self._order = 0  # flag of the latest command that changes memory, unless the other queue waits for it
         self._orders = 0  # number of such order flags in the batch
         self._only: int | None = None  # queue in which the next command that changes memory must be, if any
         self._loaded: Step | None = None
@@ -218,7 +218,7 @@ class Generator:
         return Step(kind=kind, commands=commands, status=status, queue=queue)
 
     def _load(self) -> Step:
-        """Create the programs of both queues; a common order is set for all commands of both."""
+        """Create the programs of both queues, with a common order of all their commands."""
         choose = self._random
         count = choose.randrange(1, 5)
         queues = [choose.randrange(CONFIG.queues) for _ in range(count)]

@@ -25,7 +25,7 @@ from tests.pairs.model import Change, Model
 #: Time-out in cycles, for a node waiting for a word and for a command waiting for its flags.
 TIMEOUT = 2_000
 
-#: The time-out if the commands of one queue wait for those of the other: longer than a whole batch.
+#: The time-out if commands of one queue wait for commands of the other queue: longer than a whole batch.
 PATIENT = 1_000_000
 
 _DEPTH = 8  # number of commands in a node's queue

@@ -36,7 +36,7 @@ def rate(choose):
 
 @pytest.mark.parametrize(("nodes", "settings"), [(1, 10), (2, 25), (3, 15)])
 def test_same_bits(nodes, settings):
-    """Throttles do not change results, even of aborted commands, in 50 settings that differ by node."""
+    """Throttles do not change results, even of aborted commands, in 50 settings, different at each node."""
     with contextlib.closing(ThrottledPlayer(library(CONFIG), nodes=nodes, seed=300 + nodes)) as player:
         for _ in range(settings):
             player.batch()

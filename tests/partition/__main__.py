@@ -21,7 +21,7 @@ def main(
     latencies: Annotated[str, typer.Option(help="Cycles of links.")] = "16,64,256",
     processes: Annotated[str, typer.Option(help="Processes of this machine, without mpirun.")] = "2,4",
 ) -> None:
-    """Compare digests of rings in several processes with those of the same rings in one process."""
+    """Compare digests of rings in several processes with the digests of the same rings in one process."""
     if mpi_rank():
         from sim.verilated.mpi_processes import serve_mpi
 

@@ -76,7 +76,7 @@ def _check_order(program: CompiledProgram, history: list[Span]) -> int:
 
 
 def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int, *, faults: float = 0) -> tuple[int, int]:
-    """Run a program against the model; return the number of words compared, and of waits for other nodes."""
+    """Run a program against the model; return the numbers of compared words and of waits for other nodes."""
     program, golden, nodes = case.program, case.golden, ring.nodes
     memories = {name: memory for name, memory in _memories(golden).items()
                 if name in ring.devices[0].config.memory_map}
@@ -115,7 +115,7 @@ def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int, *, faults
 
 def play_part(name: str, nodes: int, seed: int, count: int, *, remote: bool = False,
               faults: float = 0) -> dict[str, Any]:
-    """Play programs, with ``remote`` waits for other nodes, up to the first difference; return a summary."""
+    """Play programs up to the first difference, with waits for other nodes if ``remote``; return a summary."""
     began = time.process_time()
     config = rings.CONFIGS[name]
     summary: dict[str, Any] = {"ring": name, "nodes": nodes, "seed": seed, "programs": 0, "commands": 0, "words": 0,

@@ -15,7 +15,7 @@ from host.run.spec import RunSpec
 from host.transports.session import TransportName
 from tests.run_pairs.drawing import tried
 
-#: Fields for the simulation of nodes, which golden nodes do not have.
+#: Fields that are used only by simulated nodes; golden nodes lack them.
 _SIMULATION = ("backend.transport", "backend.threads", "backend.processes", "backend.arithmetic", "backend.host_port",
                "output.check")
 

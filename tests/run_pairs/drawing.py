@@ -79,7 +79,7 @@ def pairs(generator, count):
 
 
 def sides(name):
-    """Command-line options for a field: its own option, those that it needs, and the option of its schedule."""
+    """Command-line options for a field: its own option, options that it needs, and its schedule's option."""
     own = {flag(path) for path in (name, *CONTEXTS.get(name, ())) if path != "schedule.kind"}
     if name == "schedule.kind" or name.removeprefix("schedule.") in Streaming.options():
         own.add("--schedule")

@@ -40,7 +40,7 @@ class Free(wiring.Component):
 
 
 class Passes(wiring.Component):
-    """A unit that passes offers on, except while ``held``."""
+    """A unit that forwards offers, except while ``held``."""
 
     i: In(stream.Signature(2))
     o: Out(stream.Signature(2))

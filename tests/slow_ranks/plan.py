@@ -1,4 +1,4 @@
-"""Plans of late ranks, and the check of the lines that name late ranks."""
+"""Plans for late ranks, and validation of the output lines that name late ranks."""
 
 import dataclasses
 import random
@@ -28,7 +28,7 @@ class Case:
 
 
 def plan(cases: int, *, ranks: int, slow: float, seed: int) -> list[Case]:
-    """Cases with one or two late ranks; every fourth case is followed by one in which no rank must be named."""
+    """Cases with one or two late ranks; every fourth case is followed by a case without ranks that must be named."""
     generator = random.Random(seed)
     planned: list[Case] = []
     for number in range(cases):
@@ -40,7 +40,7 @@ def plan(cases: int, *, ranks: int, slow: float, seed: int) -> list[Case]:
 
 
 def judge(cases: Iterable[Case], lines: Iterable[str]) -> list[bool]:
-    """Whether the late ranks of each case were named, once, and no other ranks."""
+    """Whether in each case every late rank was named once, and no other rank was named."""
     named: dict[int, list[list[int]]] = {}
     for line in lines:
         if (match := _LINE.search(line)) is not None:

@@ -55,7 +55,7 @@ class LeakError(AssertionError):
 
 
 class Twins:
-    """Two rings of the same nodes that receive the same attacks, drawn by the seed; configurations are
+    """Two rings of the same nodes that receive the same attacks, drawn with the seed; configurations are
     :data:`tests.pairs.memories.CONFIG` by default.
 
     They count requests, commands, answers other than OK, compared words outside of windows, and commands that a guard

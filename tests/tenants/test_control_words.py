@@ -124,7 +124,7 @@ def test_gradients_that_wait_are_of_one_tenant(nodes):
     assert other.read_register("GRADIENTS_COMPUTED") == other.read_register("GRADIENTS_DROPPED") == 0
     host.change(1)
     assert not any(own.read_fields("SLOT_0").values())
-    # Nor is a gradient that was marked as pending by RESUMED_SET restored with the tenant's settings.
+    # A gradient that RESUMED_SET marked as pending is not restored with the tenant's settings, either.
     own.write_register("RESUMED_SET", 5 | 1 << 16 | 1 << 17)
     assert own.read_fields("SLOT_1")["pending"]
     host.change(2)

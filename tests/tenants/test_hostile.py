@@ -72,7 +72,7 @@ def test_job_beside_an_attack(attacked):
 
 
 def test_neighbours_of_different_tenants():
-    """If nodes execute different tenants, commands with the same number are not summed together."""
+    """If nodes execute different tenants, their commands with the same number are not combined."""
     with open_nodes(2, config=CONFIG) as (ring, _):
         hosts = [TenantHost([device]) for device in ring.devices]
         for rank, host in enumerate(hosts):

@@ -1,4 +1,4 @@
-"""Random scripts as lists of actions; all ranks draw the same ones.
+"""Random scripts as lists of actions; all ranks draw the same actions.
 
 All numbers are small integers and powers of two, so that sums are exact in any order and in nine-bit formats.
 """

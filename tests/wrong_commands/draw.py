@@ -128,7 +128,7 @@ MISTAKES = {
 
 
 def draw(number: int, *, seed: int, commands: Sequence[Command] = COMMANDS) -> Case:
-    """Draw a case by number: odd numbers rotate through commands, even ones prefer those with many options."""
+    """Draw a case by number: odd numbers rotate through commands, even numbers prefer commands with many options."""
     generator = random.Random(f"{seed}/{number}")
     command = commands[number // 2 % len(commands)] if number % 2 else generator.choices(
         commands, [1 + len(item.options) for item in commands])[0]

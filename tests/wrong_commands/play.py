@@ -15,7 +15,7 @@ from sim.verilated.processes import status
 from tests.wrong_commands.draw import Case, prepare
 
 #: Processor seconds after which errors are too late, and after which a command counts as legal and is ended; seconds
-#: to wait, and to end.
+#: that it may wait, and may take to end.
 SECONDS, LEGAL, WAITS, ENDS = 10.0, 12.0, 150.0, 60.0
 #: Limits: bytes of address space, and lines and characters of an error message.
 MEMORY, LINES, LENGTH = 4 << 30, 3, 3000

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 #: Processor time of a command, in seconds, when a signal is sent: during imports, after them, or during work.
 MOMENTS = (0.3, 2.5, 6.0)
-#: Seconds in which a command must end, extra seconds for a busy machine, and seconds that it may wait.
+#: Seconds within which a command must end, extra seconds for a busy machine, and seconds that it may wait.
 ENDS, SLACK, WAITS = 10.0, 20.0, 200.0
 
 #: A run with a straggler that takes a thousand times longer than the other ranks.

@@ -1,4 +1,4 @@
-"""A few invalid command lines and signals; ``make wrong-commands`` runs 200, and signals to all commands."""
+"""A few invalid command lines and signals; ``make wrong-commands`` tests 200, and signals to each command."""
 
 import signal
 import subprocess

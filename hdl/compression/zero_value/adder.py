@@ -20,13 +20,13 @@ class Adder(wiring.Component):
     """Add two compressed streams, element by element, without expanding them.
 
     The positions set in either mask are processed, one per cycle: if both bits are set the elements are added; if one
-    is set, its element is copied. Copies also pass through the adder, as sums with +0.0, to preserve the order. Zero
-    sums leave the mask. Sums are as in :class:`~hdl.floating.add.FloatAdder`; NaNs become canonical.
+    is set, its element is copied. Copies also pass through the adder, as sums with +0.0, to preserve the order. Zeros
+    are removed from the mask. Sums are as in :class:`~hdl.floating.add.FloatAdder`; NaNs become canonical.
 
     A group with n such positions takes 1 + n cycles. Its mask is offered :attr:`latency` cycles after the last word
-    of the two groups was accepted, and its first value one cycle later, or two cycles if it is the only one. The
-    pipeline cannot stall, so a group or a position enters only while a slot after the pipeline is free. ``a.ready``
-    and ``b.ready`` depend only on registers.
+    of the two groups was accepted, and its first value one cycle later, or two cycles later if it is the only value.
+    The pipeline cannot stall, so a group or a position enters only while a slot after the pipeline is free.
+    ``a.ready`` and ``b.ready`` depend only on registers.
 
     Both streams must have the same number of groups, and each must end with a whole group. Otherwise ``error`` is
     raised, the output ends with the sums so far, and the rest of both streams is discarded, up to the last word of
@@ -49,8 +49,8 @@ class Adder(wiring.Component):
         Pulse: this pair was malformed.
     """
 
-    #: Number of groups held, from the arrival of their masks: groups of zeros that arrive in the 33 cycles while a
-    #: dense group is written, and groups in the pipeline. With fewer, there would be bubbles after such a burst.
+    #: Number of groups held, from the arrival of their masks: groups of zeros that arrive while a dense group is
+    #: written, which takes 33 cycles, and groups in the pipeline. With less room, there would be bubbles afterwards.
     groups = 1 + 3 * LUT_ROWS
 
     #: Number of values held: a group is complete, and can be written, only when all of its sums are known.
@@ -122,7 +122,7 @@ class Adder(wiring.Component):
             words.append(SimpleNamespace(held=word, take=take, done=done, ending=ending))
         a, b = words
 
-        # Walk: process one position per cycle, and take a word from each stream with a one in its mask there.
+        # Walk: process one position per cycle, and take a word from each stream with a one at this position.
         a_hit, b_hit = walker.hits
         short = Signal()
         closing = Signal()

@@ -66,7 +66,7 @@ class Decoder(wiring.Component):
         # Without a reset, so that the flip-flops' reset inputs can be used to produce zeros.
         elements = Signal.like(self.o.payload.elements, reset_less=True)
 
-        # A row of the walker is one or more beats.
+        # A row of the masks that `walker` visits is one or more beats.
         width = max(self._lanes, 4)
         m.submodules.walker = walker = _OnesSequence(masks=1, width=width)
         positions = slices(walker.place, self._lanes)

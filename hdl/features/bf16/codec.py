@@ -1,7 +1,7 @@
 """Packets of elements as bfloat16, two per word, the even one in the low half.
 
 Elements are rounded to nearest even, and every NaN becomes 0x7fc0. For an odd number of elements, the upper half of
-the last word is zero. State in memory has the same form, so the units come from :mod:`hdl.optimizer.moments`.
+the last word is zero. State in memory has the same form, so the units of :mod:`hdl.optimizer.moments` are used.
 """
 
 from amaranth.hdl import Module
@@ -33,7 +33,7 @@ class _BFloat16Unit(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the beat that completes an output beat to the offer of the output beat."""
+        """Cycles from the input beat that completes an output beat to the offer of this output beat."""
         return self._unit.latency
 
     def elaborate(self, platform):
@@ -46,7 +46,7 @@ class _BFloat16Unit(wiring.Component):
 
 
 class BFloat16Encoder(_BFloat16Unit):
-    """Encode packets of elements as bfloat16, with a packing :class:`~hdl.optimizer.moments.MomentPacker`.
+    """Encode packets of elements as bfloat16, using a :class:`~hdl.optimizer.moments.MomentPacker`.
 
     Latency is :attr:`latency` cycles from the beat that completes a row of words; throughput is one beat per cycle.
     Every output is a register.
@@ -65,7 +65,7 @@ class BFloat16Encoder(_BFloat16Unit):
 
 
 class BFloat16Decoder(_BFloat16Unit):
-    """Decode packets of bfloat16, with an unpacking :class:`~hdl.optimizer.moments.MomentUnpacker`.
+    """Decode packets of bfloat16, using a :class:`~hdl.optimizer.moments.MomentUnpacker`.
 
     Latency is :attr:`latency` cycle, throughput one beat of the output per cycle. Every output is a register.
 
@@ -77,7 +77,7 @@ class BFloat16Decoder(_BFloat16Unit):
     Members
     -------
     i, o : In, Out(stream of beat_layout(lanes))
-        Whole words: both elements of a word are kept.
+        Both elements of every word are output, even if the packet has an odd number of elements.
     """
 
     _unit = MomentUnpacker

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # The latencies of units are read even if nothing is elaborated.
-"""Operands as bfloat16: rounded where they enter the array, and multiplied exactly in its units."""
+"""Operands as bfloat16: rounded on entering the array, and multiplied exactly in its units."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, wiring
@@ -19,10 +19,10 @@ _LOWER = FP32.width - BF16.width
 def factor_layout(*, exact):
     """Layout of an unpacked bfloat16 on its way through the array.
 
-    ``normal`` is set unless it is zero; an infinity and a NaN have ``special``, and a NaN also ``nan``. A factor of
-    a column, which may be ``exact``, has an unbiased exponent, so that units need not subtract the bias, and the
-    lower half of a binary32: with the bit ``exact`` it is not a factor but a number to be added unchanged, and
-    ``normal``, ``special`` and ``nan`` are zero.
+    ``normal`` is set unless the number is zero, ``special`` for infinities and NaNs, and ``nan`` for NaNs only. With
+    ``exact``, for columns, the exponent is unbiased, so that units need not subtract the bias, and there are the
+    lower half of a binary32 and a bit ``exact``. If this bit is set, the number is not a factor, but is added
+    unchanged; ``normal``, ``special`` and ``nan`` are then zero.
     """
     column = {"exponent": signed(BF16.exponent_bits + 1)}
     return data.StructLayout({
@@ -35,8 +35,8 @@ class BFloat16Rounder(wiring.Component):
     """Round elements to bfloat16, to nearest even.
 
     A number that rounds above the largest becomes infinity, and a number that is subnormal after rounding becomes a
-    zero of its sign. An element that ``opens`` a sum is not rounded: a factor that may be exact is exact then, and
-    other factors are zero. Latency is one cycle, throughput an element per cycle. No register is reset.
+    zero of its sign. An element that ``opens`` a sum is not rounded: its factor is exact if factors may be exact, and
+    zero otherwise. Latency is one cycle, throughput an element per cycle. No register is reset.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class BFloat16Rounder(wiring.Component):
         width = len(upper) + self._exact
         rounded = Signal(width)
         m.d.comb += rounded.eq((Cat(C(1, 1), upper) + Cat(up, C(-bias, signed(width))))[1:])
-        # Computed without the sum: rounding up to the next exponent requires ones in all kept bits and the next one.
+        # Computed without the sum: rounding increases the exponent only if all kept bits and the next bit are ones.
         carries = element.fraction[_LOWER - 1:].all()
         normal, special = Signal(), Signal()
         m.d.comb += [
@@ -98,9 +98,9 @@ class BFloat16Rounder(wiring.Component):
 class BFloat16Multiplier(wiring.Component):
     """Multiply two numbers in bfloat16; the product is in binary32, which holds all of its 16 bits.
 
-    A product below 2^-126 in magnitude becomes a zero of its sign, and one of 2^128 or more an infinity. Every NaN is
-    the canonical one. If ``b`` is exact, ``o`` is the number itself, with NaNs unchanged, and ``a`` must
-    be zero.
+    A product below 2^-126 in magnitude becomes a zero of its sign, and a product of 2^128 or more becomes an
+    infinity. Every NaN is canonical. If ``b`` is exact, ``o`` is the number itself, with NaNs unchanged, and ``a``
+    must be zero.
 
     The product of the factors of one cycle is on ``o`` :attr:`latency` cycles later; a pair can be taken in every
     cycle. One multiplier block is used. No register is reset.
@@ -136,7 +136,7 @@ class BFloat16Multiplier(wiring.Component):
             exact=self.b.exact,
             number=Mux(self.b.exact, Cat(self.b.lower, self.b.fraction), 0))
 
-        # Exponent of a product with a highest bit of zero, and its range: with the highest bit set, it may become
+        # Exponent and range of the product if its highest bit is zero. If this bit is one, the product may become
         # normal, or infinite.
         ones, exponent = FP32.exponent_ones, added.exponent
         counts = ~added.exact & ~added.infinite
@@ -165,5 +165,5 @@ class BFloat16Multiplier(wiring.Component):
 
 
 def multiplier(dsps):
-    """Multiplier of products, which uses one block for any ``dsps``."""
+    """Return a multiplier, which uses one DSP block for any ``dsps``."""
     return BFloat16Multiplier()

@@ -23,12 +23,12 @@ class BlockArray(wiring.Component):
 
     Streams are as in :class:`~hdl.features.compute.array.MacArray`, which this array replaces. A unit multiplies
     integers and adds them up, one term per cycle, and starts after the previous unit, so that one converter and one
-    binary32 adder serve all units. Dot products of blocks are added in ascending order of k, each sum rounded.
+    binary32 adder serve all units. Dot products of blocks are added in ascending order of k, and each sum is rounded.
 
-    For each slot, a block takes one cycle per element of the format's blocks, even if it has fewer terms. With a sink
-    that is always ready, units are then busy in every cycle, and pauses of the source cost nothing as long as stored
-    operands remain. Latency is :attr:`latency` cycles from the acceptance of a tile's last beat to the
-    offer of its first results, if the array was empty before.
+    For each slot, a block takes one cycle per element of the format's blocks, even if it has fewer terms. If the sink
+    is always ready, units are busy in every cycle, and pauses of the source cost nothing as long as stored operands
+    remain. Latency is :attr:`latency` cycles from the acceptance of a tile's last beat to the offer of its first
+    results, if the array was empty before.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class BlockArray(wiring.Component):
 
     @property
     def shortest(self):
-        """Minimum rounds per sum for which the array never holds up its source; multiples work as well."""
+        """Minimum rounds per sum with which the array never stalls its source; multiples work as well."""
         return self._form.block
 
     @property
@@ -134,7 +134,7 @@ class BlockArray(wiring.Component):
             for column in range(columns):
                 with m.Case(column):
                     m.d.comb += right.eq(former.b_scales[column])
-        added = Signal(10, reset_less=True)  # the sum of exponents, and whether one of them has all ones
+        added = Signal(10, reset_less=True)  # the sum of exponents, and whether one of them is all ones
         m.d.sync += added.eq((left.exponent + right.exponent) | ((left.exponent.all() | right.exponent.all()) << 9))
         later = delays(m, "added", added, self._dot)[-1]
         m.d.comb += [sums.exponent.eq(later[:9]), sums.nan.eq(later[9]),
@@ -142,7 +142,7 @@ class BlockArray(wiring.Component):
         return m
 
     def _scaled(self, m, total, left, right):
-        """Multiply the dot product by the significands of both scales; their product is ready in time."""
+        """Multiply the dot product by the product of both scales' significands, which is computed earlier."""
         passed = Signal(6, reset_less=True)
         m.d.sync += passed.eq(Cat(left.fraction, right.fraction))
         fractions = delays(m, "fractions", passed, self._dot - 2)[-1]

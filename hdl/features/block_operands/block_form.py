@@ -1,4 +1,4 @@
-"""Forms of block formats in the array: keys to compare, elements to store, and elements as integers."""
+"""Forms of block formats in the array: keys for comparison, stored elements, integer elements."""
 
 import abc
 import dataclasses
@@ -17,9 +17,9 @@ from hdl.floating.stages import register, shift_right
 __all__ = ["MINIFLOATS", "BlockForm", "MinifloatForm", "MinifloatRounder", "SubsetForm", "SubsetRounder", "form_of",
            "rounder_signature"]
 
-#: Magnitudes of E2M1 in units of the smallest, by code.
+#: Magnitudes of E2M1 by code, in units of the smallest one.
 MINIFLOATS = (0, 1, 2, 3, 4, 6, 8, 12)
-#: Binades below a block's exponent; from this number on, all elements are zeros.
+#: Elements that are at least this number of binades below their block's exponent are zeros.
 _NOTHING = 5
 
 
@@ -27,8 +27,8 @@ _NOTHING = 5
 class BlockForm(abc.ABC):
     """Form of a block format with a shared exponent, and elements as integers times a power of two.
 
-    A factor of one stands for the square root of 2 ** (exponents of both blocks - 254 - 2 * ``places``), times
-    the square root of the product of both scales if these have fractions.
+    The product of two factors of one stands for 2 ** (sum of both blocks' exponents - 254 - 2 * ``places``), times
+    the product of both scales' fractions if scales have fractions.
 
     Parameters
     ----------
@@ -49,12 +49,12 @@ class BlockForm(abc.ABC):
 
     @property
     def guard(self):
-        """Number of bits below the last place of the largest elements, used by elements of lower subsets."""
+        """Number of bits below the last place of the largest elements, for subsets with a lower exponent."""
         return (1 << self.codec.difference_bits) - 1
 
     @property
     def places(self):
-        """Position of the largest elements' highest bit above a factor of one."""
+        """Position of the highest bit of the largest elements, relative to a factor of one."""
         return self.codec.top_field - 1 + self.codec.fraction_bits + self.guard
 
     @property
@@ -84,7 +84,7 @@ class BlockForm(abc.ABC):
 
     @property
     def scaling(self):
-        """Cycles of the multiplication of a dot product by the fractions of both scales."""
+        """Number of cycles for multiplying a dot product by the fractions of both scales."""
         return 0
 
     @property
@@ -98,7 +98,7 @@ class BlockForm(abc.ABC):
         return data.StructLayout({"rest": 1, "fraction": self.kept, "sign": 1, "exponent": FP32.exponent_bits})
 
     def store(self, opened):
-        """Element of a number; subnormal values are left to the rounder."""
+        """Stored element of a number; subnormal values are handled by the rounder."""
         lost = FP32.fraction_bits - self.kept
         return Cat(opened.fraction[:lost].any(), opened.fraction[lost:], opened.sign, opened.exponent)
 
@@ -143,7 +143,7 @@ class MinifloatForm(BlockForm):
         return FP32.exponent_bits + self.codec.rounds_up
 
     def key(self, opened):
-        """Exponent of a number and, if scales are rounded up, a low bit: set if the number raises the scale."""
+        """Exponent of a number; if scales are rounded up, also a low bit, set if the number raises the scale."""
         if not self.codec.rounds_up:
             return opened.exponent
         return Cat(opened.fraction[-1] & opened.fraction[:-1].any(), opened.exponent)
@@ -187,8 +187,8 @@ def rounder_signature(form):
 class SubsetRounder(wiring.Component):
     """Round the elements of blocks to integers, each pair with its own power of two.
 
-    An element is taken in each cycle, and its factor is output :attr:`latency` cycles later. Factors of a block of
-    infinities or NaNs have no meaning; its exponent has all ones.
+    An element is taken in each cycle, and its factor is output :attr:`latency` cycles later. The factors of a block
+    that contains infinities or NaNs are meaningless; its exponent is all ones.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ class SubsetRounder(wiring.Component):
         Largest key of this block, with ``opens``.
     element : In(form.element)
     present : In(1)
-        There is an element; otherwise, a zero is assumed.
+        An element is present; otherwise, it is taken to be zero.
     odd : In(1)
         The element is the second one of a pair.
     scale : Out(form.scale)
@@ -255,7 +255,7 @@ class MinifloatRounder(wiring.Component):
     """Round the elements of blocks to E2M1, as integers in units of the smallest one.
 
     Six bits determine a magnitude: the difference of the block's exponent and the element's, the two highest bits of
-    its fraction, and a sticky bit. Members and latency are as in :class:`SubsetRounder`; pairs have no meaning.
+    its fraction, and a sticky bit. Members and latency are as in :class:`SubsetRounder`; ``odd`` has no effect.
 
     Parameters
     ----------
@@ -297,6 +297,6 @@ class MinifloatRounder(wiring.Component):
 
 
 def _nearest(number, below):
-    """Magnitude of E2M1 nearest to ``number`` / 2 ** ``below``, ties to even codes, in smallest units."""
+    """Magnitude of E2M1 nearest to ``number`` / 2 ** ``below``, in smallest units; ties to even codes."""
     steps = (low + high for low, high in itertools.pairwise(MINIFLOATS))
     return MINIFLOATS[sum(2 * number + code % 2 > step << below for code, step in enumerate(steps))]

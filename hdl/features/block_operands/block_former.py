@@ -27,8 +27,8 @@ def check_block_units(rows, columns, codec):
 
 
 def block_layout():
-    """Layout of a block's marks: the bank of its tile, whether it is the tile's first one or its last one, whether
-    sums begin with initial values, ``common`` ones for all rows, and the form of the tile."""
+    """Layout of a block's properties: the bank and the form of its tile, whether it is the tile's first or last
+    block, whether sums begin with initial values, and whether these are ``common`` to all rows."""
     return data.StructLayout({"bank": range(BANKS), "begins": 1, "ends": 1, "initial": 1, "common": 1,
                               "tile": range(TILES)})
 
@@ -48,13 +48,13 @@ class BlockFormer(wiring.Component):
     determined. They are then read again: all terms of slot 0, then of slot 1, in 16 or 32 cycles each, for any number
     of terms. Two blocks of each slot are stored, so that the next blocks arrive while the current ones are read.
 
-    Factors are integers in units of the format's :class:`~hdl.features.block_operands.block_form.BlockForm`. Factors
-    of a block of infinities or NaNs have no meaning; its exponent has all ones.
+    Factors are integers in units of the format's :class:`~hdl.features.block_operands.block_form.BlockForm`. The
+    factors of a block that contains infinities or NaNs are meaningless; its exponent is all ones.
 
-    In a beat that is not ``initial`` all rows take part, for any value of ``rows``, and every sum has at least one
-    such beat. ``i.ready`` is a function of registers. Factors follow the decision to read a block by :attr:`latency`
-    cycles; the decision is made in the cycle after the block's last beat was taken, or else in the last cycle of the
-    previous block.
+    In a beat that is not ``initial``, all rows take part, whatever its field ``rows`` is; every sum has at least one
+    of these beats. ``i.ready`` is a function of registers. The first factors come :attr:`latency` cycles after the
+    decision to read a block; the decision is made in the cycle after the block's last beat was taken, or, if the
+    previous block is still being read, in its last cycle.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class BlockFormer(wiring.Component):
     columns : int
         Columns of units: 2, 4 or 8, with at most 16 units in all.
     codec : BlockCodec
-        A format with a form, see :func:`~hdl.features.block_operands.block_form.form_of`.
+        A format supported by :func:`~hdl.features.block_operands.block_form.form_of`.
 
     Members
     -------
@@ -75,7 +75,7 @@ class BlockFormer(wiring.Component):
     opening : Out(opening_layout(rows, columns))
     a, b : Out(arrays of signed factors)
     start, first : Out(1)
-        These factors are the first ones of all slots of a block, and of a slot.
+        These factors are the first factors of a block (``start``), or of a slot (``first``).
     a_scales, b_scales : Out(arrays of form.scale)
         Scales of the slot's blocks.
     block : Out(block_layout())
@@ -102,7 +102,7 @@ class BlockFormer(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the decision to read a block to its first factors: to keys, scales, and through a rounder."""
+        """Cycles from the decision to read a block to its first factors: for keys, scales and rounding."""
         return 2 + self._form.lead + SubsetRounder.latency
 
     def elaborate(self, platform):
@@ -127,7 +127,7 @@ class BlockFormer(wiring.Component):
         return m
 
     def _elaborate_input(self, m, write, peaks):
-        """Store beats; return for both halves of the memory whether it is full, its last term, and its block."""
+        """Store beats; return, for each half of the memory, whether it is full, its last term, and its block."""
         beat = self.i.payload
         size = self._form.block
         slot, term, half = Signal(range(SLOTS)), Signal(range(size)), Signal()
@@ -201,11 +201,11 @@ class BlockFormer(wiring.Component):
                          terms.eq(Mux(half, blocks[1][0], blocks[0][0]))]
         with m.Elif(final):
             m.d.sync += active.eq(0)
-        # Even if the last reads are delayed for the scale, the next beats are written to other addresses.
+        # The last reads may be delayed for the scale, but the next beats are written to different addresses.
         for number in range(2):
             with m.If(active & (count == size * SLOTS - 2) & (current == number)):
                 m.d.sync += filled[number].eq(0)
-        # Keys of a slot's blocks are read with its first element, and elements later by the latency of scales.
+        # The keys of a slot's blocks are read as the slot begins, and its elements when the scales are known.
         asked = register(m, "asked", address=Cat(slot, current), opens=term == 0)
         spare = self._form.lead - 1
         m.d.comb += [read.en.eq(1), read.addr.eq(wait(m, "address", Cat(slot, term, current), spare))]

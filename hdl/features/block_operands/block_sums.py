@@ -20,7 +20,7 @@ from hdl.streams.stream import SkidBuffer, connect_stream, step_count
 __all__ = ["BlockSums"]
 
 _UNIT_BITS = MAX_BLOCK_UNITS.bit_length() - 1
-#: Cycles from a dot product to its number, and from there to its sum in the memory.
+#: Cycles from a dot product to its binary32 number, and from this number to its sum in the memory.
 _CONVERT = 4
 _ADD = FloatAdder.latency
 
@@ -31,11 +31,11 @@ class BlockSums(wiring.Component):
     From ``start`` on, a dot product arrives in each cycle, unit by unit, row by row, and slot by slot. A slot takes
     one cycle per element of a block; cycles after the last unit have no dot product. Each dot product is converted to
     binary32 without rounding, or to a zero or infinity of its sign if it is too small to be normal or too large, and
-    is added to the sum of its slot and unit, which begins at +0.0 or at an initial value. All sums are in a memory
-    for :data:`~hdl.features.block_operands.block_former.BANKS` tiles; ``room`` is high if another one can begin.
+    is added to the sum of its slot and unit, which begins at +0.0 or at an initial value. The memory of sums has room
+    for :data:`~hdl.features.block_operands.block_former.BANKS` tiles; ``room`` is high if another tile can begin.
 
-    The first element of a complete tile is read :attr:`latency` cycles after its last ``start``, and then an element
-    per cycle, if results are taken. All stages that wait for ``o.ready`` move together, before a skid buffer.
+    The first element of a complete tile is read :attr:`latency` cycles after its last ``start``, and then one per
+    cycle, as long as results are taken. All stages that wait for ``o.ready`` move together; a skid buffer follows.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class BlockSums(wiring.Component):
         return number
 
     def _positions(self, m, name, start):
-        """Whether there is a dot product of a block that begins with ``start``, and its position."""
+        """Whether a dot product arrives, from the block's ``start`` on, and its position in the block."""
         following, running = Signal(range(self._cycles), name=f"{name}_following"), Signal(name=f"{name}_running")
         position, there = Signal(range(self._cycles), name=f"{name}_position"), Signal(name=f"{name}_there")
         m.d.comb += [position.eq(Mux(start, 0, following)), there.eq(start | running)]
@@ -128,7 +128,7 @@ class BlockSums(wiring.Component):
         return there, position
 
     def _split(self, position):
-        """Slot and unit of a dot product; there may be fewer units than cycles of a slot."""
+        """Slot and unit of a dot product; there may be fewer units than cycles in a slot."""
         bits = self._form.block.bit_length() - 1
         return position[bits:], position[:bits]
 
@@ -140,7 +140,7 @@ class BlockSums(wiring.Component):
             m.d.sync += later.eq(starts[-1])
             starts.append(later)
 
-        # The values that numbers are added to are read three cycles earlier.
+        # Sums are read three cycles before the numbers are added to them.
         read = sums.read_port()
         first = openings.read_port()
         block = Signal(block_layout(), name="block_read", reset_less=True)
@@ -204,7 +204,7 @@ class BlockSums(wiring.Component):
         with m.If(freed):
             m.d.sync += bank.eq(bank + 1)
 
-        # From the lowest bit on: column of units, group of columns, row of units, group of rows.
+        # From the lowest bit up: column of units, group of columns, row of units, group of rows.
         column, rest = number[:column_bits], number[column_bits:]
         marks = data.StructLayout({"row": range(SLOTS * self._rows), "group": range(SLOTS), "last": 1})
         selected, slot = Signal(marks), Signal(range(SLOTS))

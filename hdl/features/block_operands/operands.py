@@ -17,14 +17,14 @@ class BlockOperands(Operands):
     Parameters
     ----------
     codec : BlockCodec
-        A format with a form, see :func:`~hdl.features.block_operands.block_form.form_of`.
+        A format supported by :func:`~hdl.features.block_operands.block_form.form_of`.
     """
 
     codec: BlockCodec
 
     @property
     def terms(self):
-        """Number of terms of a sum that are added as one."""
+        """Number of terms that are added to a sum in one step."""
         return self.codec.block
 
     def make_array(self, name, *, rows, columns, dsps):

@@ -12,7 +12,7 @@ _CENTROIDS = {"centroid16": 16, "centroid64": 64}
 
 
 class CodebookFeature(Feature):
-    """Feature that adds centroid formats to nodes that are loaded with the centroids."""
+    """Feature that adds centroid formats to nodes; the centroids are loaded into the nodes."""
 
     def codecs(self):
         """Ring codecs of the centroid formats, by name."""

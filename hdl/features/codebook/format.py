@@ -2,9 +2,9 @@
 # Parts are created here only to read their latencies, even where nothing is elaborated.
 """Weights as indices into a table of centroids.
 
-A packet contains the table, one word per centroid (omitted where decoders are loaded with it), followed by the
-indices, packed as in :mod:`hdl.compression.planes`. A decoder expands the indices to centroids; products with such a
-matrix need no expansion (:mod:`hdl.features.codebook.gather_reduce`).
+A packet contains the table, one word per centroid (omitted if the table is loaded into decoders), followed by the
+indices, packed as in :mod:`hdl.compression.planes`. A decoder expands the indices to centroids; products with a
+matrix in this format need no expansion (:mod:`hdl.features.codebook.gather_reduce`).
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class CentroidTable:
     centroids : int
         Number of centroids of a table: 4, 8, 16, 32 or 64.
     loaded : bool
-        Whether decoders are loaded with the table, so that packets do not contain it.
+        Whether the table is loaded into decoders, so that packets do not contain it.
     """
 
     centroids: int = 16
@@ -85,7 +85,7 @@ class Encoder(wiring.Component):
     -------
     table : In(stream of {data, last})
         ``table.centroids`` words for each packet. Missing words are replaced by zeros, and excess words are
-        discarded. Absent where decoders are loaded.
+        discarded. Absent if the table is loaded into decoders.
     i : In(stream of beat_layout(lanes, table.index_bits))
     o : Out(stream of beat_layout(words))
     error : Out(1)
@@ -121,7 +121,7 @@ class Encoder(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the beat that completes eight indices to the offer of the beat of words that they complete."""
+        """Cycles from the beat that completes eight indices to the offer of the words that they complete."""
         assembler = GroupAssembler(lanes=self._lanes, width=self._parameters.index_bits)
         return 1 + assembler.latency + BytePacker.latency
 
@@ -132,7 +132,7 @@ class Encoder(wiring.Component):
         m.submodules.packer = packer = BytePacker(words=self.words)
         connect_stream(m, packer.o, self.o)
 
-        # Hold one beat. The last beat of a packet is held, without indices, until its group is whole.
+        # Hold one beat. The last beat of a packet is held, without indices, until its group is complete.
         held = Signal(self.i.payload.shape())
         valid = Signal()
         beat = Signal(range(GROUP // lanes))

@@ -1,4 +1,4 @@
-"""Matrix-vector products with weights that are indices into a table of centroids, without expanding the weights.
+"""Matrix-vector products with weights stored as indices of centroids, without expanding the weights.
 
 For each output, all inputs with the same centroid are added up first, and these few sums are then multiplied.
 """
@@ -16,8 +16,8 @@ __all__ = ["MatrixVector", "column_layout"]
 
 
 def column_layout(lanes, index_bits, input_width):
-    """Payload of a matrix by columns: one input, the index of its weight for the output of each lane, and ``last``,
-    set on the last column."""
+    """Payload of one column of a matrix: an input, the index of its weight in each lane, and ``last``, which is set
+    on the last column."""
     return data.StructLayout({
         "input": signed(input_width), "indices": data.ArrayLayout(index_bits, lanes), "last": 1})
 
@@ -25,9 +25,9 @@ def column_layout(lanes, index_bits, input_width):
 class MatrixVector(wiring.Component):
     """Multiply rows of centroid weights by a vector of integers, with one row in each lane.
 
-    Each lane adds an input to the sum of its index. After the last column, the sums are multiplied by the centroids,
-    one per cycle in a multiplier for each lane, while the next rows are added to a second set of sums. Results are
-    exact where all sums fit ``accumulator_width`` bits; otherwise they wrap.
+    Each lane adds the input to the sum selected by its index. After the last column, the sums are multiplied by the
+    centroids, one per cycle in a multiplier for each lane, while the next rows are added to a second set of sums.
+    Results are exact if all sums fit into ``accumulator_width`` bits; otherwise, sums wrap.
 
     One column is taken per cycle, without bubbles between rows of at least ``table.centroids`` + :attr:`overhead`
     columns, if results are taken immediately. A result is offered :attr:`latency` cycles after the last column was
@@ -43,7 +43,7 @@ class MatrixVector(wiring.Component):
     centroid_width : int
         Bits of a centroid, 2 to 18.
     accumulator_width : int
-        Bits of a sum, 18 to 35, and no fewer than an input has.
+        Bits of a sum: 18 to 35, and at least ``input_width``.
 
     Members
     -------
@@ -87,7 +87,7 @@ class MatrixVector(wiring.Component):
         _, centroid_width, width = self._widths
         count = self._parameters.centroids
 
-        # A column with its bank: one register as it is read, and one as it is added.
+        # A column and its bank: in one register while its sums are read, and in the next while it is added to them.
         stage = data.StructLayout({"valid": 1, "bank": 1, "input": self.i.payload.input.shape()})
         column, addend = Signal(stage), Signal(stage)
         ended = Signal()  # ``column`` is the last one of its rows
@@ -96,7 +96,7 @@ class MatrixVector(wiring.Component):
         occupied = Signal(2)  # banks that hold all columns of their rows
         clearing = Signal(init=1)
         draining = Signal()
-        drained = Signal()  # bank that is being drained, or is next
+        drained = Signal()  # bank that is being drained, or will be next
         index = Signal(range(count))
         busy = Signal()  # a result is being computed or offered
         loading = Signal(range(count))
@@ -128,11 +128,11 @@ class MatrixVector(wiring.Component):
             m.d.sync += begun.eq(~self.i.payload.last)
             with m.If(self.i.payload.last):
                 m.d.sync += filling.eq(~filling)
-        # When the first sum is read, the last column, now being added, is in its sum.
+        # The last column is being added now: by the time the first sum is read, that column is included.
         with m.If(ended):
             m.d.sync += occupied.bit_select(column.bank, 1).eq(1)
 
-        # All lanes drain the sum of the same centroid, so one table serves them all.
+        # All lanes drain the sum of the same centroid, so one table is sufficient for all lanes.
         m.submodules.centroids = memory = Memory(shape=signed(centroid_width), depth=count, init=[])
         write = memory.write_port()
         read = memory.read_port(domain="comb")
@@ -145,7 +145,7 @@ class MatrixVector(wiring.Component):
             with m.If(self.table.payload.last):
                 m.d.sync += loading.eq(0)
         centroid = register(m, "centroid", value=read.data).value
-        # Marks travel with the terms: whether there is one, and whether it is the first or the last of a result.
+        # Flags accompany the terms: whether there is a term, and whether it is the first or the last one of a result.
         marks = Signal(data.StructLayout({"term": 1, "first": 1, "last": 1}))
         m.d.comb += [marks.term.eq(draining), marks.first.eq(index == 0), marks.last.eq(draining & index.all())]
         for stage in range(3):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Search for the nearest of some centroids: one level of a binary tree of bounds per cycle, in every lane.
+"""Search for the nearest centroid: in each lane, one level of a binary tree of bounds per cycle.
 
 Bound n, from 1 on, is the smallest number that belongs to centroid n and not to the centroid below it. The root of
 the tree is the bound in the middle.
@@ -14,7 +14,7 @@ from hdl.streams.stream import beat_layout, check_lanes, word_layout
 
 __all__ = ["Bounds", "NearestCentroid"]
 
-#: Up to this number, bounds are registers shared by all lanes, instead of a memory per lane.
+#: Up to this number, the bounds of a level are registers shared by all lanes, instead of a memory per lane.
 SHARED = 4
 
 
@@ -77,7 +77,7 @@ class Bounds(wiring.Component):
 
 
 def _ordered(bits):
-    """Bits of a binary32 number, mapped so that unsigned integers have the order of the numbers."""
+    """Bits of a binary32 number, mapped to an unsigned integer in the order of the numbers."""
     return Cat(bits[:31] ^ bits[31].replicate(31), ~bits[31])
 
 

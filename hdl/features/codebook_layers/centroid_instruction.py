@@ -1,4 +1,4 @@
-"""Instruction check of CENTROID, a product with weights that are indices: its fields, operands and job."""
+"""Checks of the instruction CENTROID, a product with indices as weights: fields, operands and job."""
 
 from amaranth.hdl import Cat, Mux
 from amaranth.utils import bits_for, exact_log2
@@ -14,11 +14,11 @@ CENTROID_OPERANDS = ("target", "x", "indices", "start", "table", "gate")
 """Operands in the order of their checks: the target first."""
 
 LINE_BITS = bits_for(1 << SIZE_BITS)
-"""Number of bits of the number of elements in a line of indices, which may exceed the number of columns."""
+"""Width in bits of the number of elements in a line of indices, which may exceed the number of columns."""
 
 
 def centroid_sizes(instruction):
-    """Fields of an instruction that are sizes, by name of the size."""
+    """Size fields of an instruction, by name."""
     return {"inputs": instruction.columns, "outputs": instruction.outputs, "examples": instruction.rows}
 
 

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # The constructor creates the parts because their latencies are needed even if nothing is elaborated.
-"""Products of layers in memory with weights that are centroid indices, and gradients of the centroids."""
+"""Products of layers in memory, with centroid indices as weights, and gradients of the centroids."""
 
 import enum
 from types import SimpleNamespace
@@ -50,7 +50,7 @@ class CentroidLayer(wiring.Component):
 
     A job is accepted when none is running, and ends with a cycle of ``done`` when all results are in the memory.
     Sizes and addresses are not checked. Rows are requested ahead, in the order of use, at most one per cycle.
-    Responses never wait. Requests and ``job.ready`` are functions of registers, writes and ``done`` come from
+    Responses never wait. Requests and ``job.ready`` are functions of registers; writes and ``done`` come from
     registers.
 
     Parameters
@@ -64,7 +64,7 @@ class CentroidLayer(wiring.Component):
     memory_rows : int
         Rows of the largest memory, at least 2.
     owner_bits : int
-        Bits of the buffer number in a place; 0 without buffer tags.
+        Bits of a buffer number; 0 without buffer tags.
 
     Members
     -------
@@ -101,7 +101,7 @@ class CentroidLayer(wiring.Component):
         })
 
     def cycles(self, *, rows, columns, outputs, gradient=False, answer):
-        """Cycles from the acceptance of a job to ``done``, with cleared sums and memories that cause no waiting.
+        """Cycles from a job's acceptance to ``done``, if sums are cleared and memories never make it wait.
 
         Parameters
         ----------
@@ -218,8 +218,8 @@ class CentroidLayer(wiring.Component):
     def _elaborate_walk(self, m, step, job, begin, last):
         """Step through the rows of all operands.
 
-        For each group of outputs and eight rows of X, inputs come first, block by block, with a row of indices before
-        each block that needs the next one; then eight starts, and eight gates.
+        For each group of outputs and each eight rows of X, inputs come first, block by block, with a row of indices
+        before each block that needs a new one; eight starts and eight gates follow.
         """
         batch, group, block = (Signal.like(limit, name=name) for name, limit in (
             ("walk_batch", last.batch), ("walk_group", last.group), ("walk_block", last.block)))
@@ -229,7 +229,7 @@ class CentroidLayer(wiring.Component):
                  for name in ("table", "indices", "line", "x", "first", "start", "gate")}
         within, ends, moves = Signal(), Signal(), Signal()
         following = Signal.like(block)
-        further = 3 - self._lane_bits  # bits of the number of a block within the columns of a row of indices
+        further = 3 - self._lane_bits  # bits of a block's number among the columns of a row of indices
         m.d.comb += [
             within.eq(Cat(slot, batch) < job.rows), ends.eq(slot == SLOTS - 1), moves.eq(step.valid & step.ready),
             following.eq(block + 1), step.p.tag.edge.eq(group == last.group),

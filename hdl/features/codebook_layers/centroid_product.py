@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # The constructor creates the arithmetic because its latencies are needed even if nothing is elaborated.
-"""Products in binary32 with weights that are centroid indices, and gradients of the centroids.
+"""Products in binary32 with centroid indices as weights, and gradients of the centroids.
 
 Inputs that share a centroid are added up first, and these few sums are multiplied; the matrix is never expanded.
 :mod:`hdl.features.codebook.gather_reduce` does the same with integers.
@@ -58,15 +58,15 @@ class CentroidProduct(wiring.Component):
     multiplications for any number of columns. sim/golden/features/codebook_layers/centroid_product.py
     states the order of sums.
 
-    Eight sums take turns with an adder of seven cycles and its operand register, so that an input is taken, or a term
-    added, in every cycle. A job without pauses takes :meth:`cycles`. After a reset all sums are cleared first, in
-    eight cycles for each of at least eight centroids. ``job.ready`` depends combinationally on ``table.valid``, so
-    that no job begins with a partial table; every other ``ready`` is a function of registers.
+    Eight sums share an adder with a latency of seven cycles and an operand register, so that an input is taken, or a
+    term added, in every cycle. A job without pauses takes :meth:`cycles`. After a reset all sums are cleared first,
+    which takes eight cycles per centroid, and at least 64 cycles. ``job.ready`` depends combinationally on
+    ``table.valid``, so that no job begins with a partial table; every other ``ready`` is a function of registers.
 
     Parameters
     ----------
     table : CentroidTable
-        Centroids are loaded separately from indices, for any form of packets.
+        Centroids are loaded separately from indices, even if packets contain the table.
     lanes : int
         Outputs computed in parallel: 1, 2, 4 or 8.
     dsps : int
@@ -80,7 +80,7 @@ class CentroidProduct(wiring.Component):
     i : In(stream of column_layout(lanes, table.index_bits))
         Input of a PRODUCT or GRADIENT.
     rows : In(stream of lanes of 32 bits)
-        For each example, in order: the start of a PRODUCT's outputs, or the gradients of a GRADIENT's.
+        For each example, in order: the starts of the outputs in a PRODUCT, or their gradients in a GRADIENT.
     o : Out(stream of lanes of 32 bits)
         For each example, in order: the outputs of a PRODUCT.
     gradients : Out(stream of {data, last})
@@ -116,7 +116,7 @@ class CentroidProduct(wiring.Component):
 
     @property
     def _walk(self):
-        """Steps of a pass through the centroids; no sum is repeated within the latency of an adder."""
+        """Number of steps of a pass through the centroids; no sum recurs within the latency of an adder."""
         return max(SLOTS, self._parameters.centroids)
 
     def cycles(self, job, columns=0):
@@ -146,7 +146,7 @@ class CentroidProduct(wiring.Component):
         idle, clearing, combining, fetching, starting = (
             Signal(name=name) for name in ("idle", "clearing", "combining", "fetching", "starting"))
         used, is_gradient = Signal(), Signal()
-        m.d.comb += [used.eq(index < count),  # a pass through few centroids has unused steps
+        m.d.comb += [used.eq(index < count),  # with few centroids, a pass has unused steps
                      is_gradient.eq(kind == Job.GRADIENT)]
 
         # Inputs and terms on their way into a sum: only the valid bits are reset.
@@ -157,7 +157,7 @@ class CentroidProduct(wiring.Component):
             m.d.sync += terms[latency].eq(1)
         coming = self._delayed(m, "indices", Cat(slot, self.i.p.indices), _SUM - 1)
         indices = register(m, "landing_indices", value=coming).value
-        # Sums of outputs follow the sums of gradients.
+        # In the memory, sums of outputs follow sums of gradients.
         layout = data.StructLayout({"place": range(self._walk), "outputs": 1, "complete": 1})
         target, reading = Signal(layout), Signal(layout)
         m.d.comb += [
@@ -169,7 +169,7 @@ class CentroidProduct(wiring.Component):
         nearing, landing = Signal(layout), Signal(layout)
         m.d.comb += nearing.eq(self._delayed(m, "landings", reading, _SUM - 1))
         m.d.sync += landing.eq(nearing)
-        # The last cycle of a job takes the same path, with or without a term in it.
+        # The last cycle of a job is delayed like the terms, with or without a term in it.
         ends, closing = Signal(), Signal(latency + _SUM)
         m.d.sync += closing.eq(Cat(ends & ~combining, closing))
         with m.If(combining):
@@ -180,7 +180,7 @@ class CentroidProduct(wiring.Component):
         connect_stream(m, results.o, self.o)
         m.d.comb += [results.i.valid.eq(terms[-1] & landing.complete), self.multiplied.eq(terms[0])]
         value = register(m, "input", value=self.i.p.input).value
-        # A sum with its next term after eight cycles is not yet written, but forwarded to the operand.
+        # If a sum gets its next term after eight cycles, it is not yet written; it is forwarded to the operand.
         again = register(m, "again", value=(
             terms[-2] & (nearing.place == reading.place) & (nearing.outputs == reading.outputs))).value
         lane_sums = []
@@ -261,8 +261,8 @@ class CentroidProduct(wiring.Component):
                     with m.If((slot == SLOTS - 1) & self.i.p.last):
                         m.next = "Start"
 
-            # Starts are stored while the last inputs are added to their sums, which takes equally long. Then there is
-            # room for all results.
+            # Starts are stored while the last inputs are added to their sums; both take equally long. After that,
+            # there is room for all results.
             with m.State("Start"):
                 m.d.comb += [starting.eq(~is_gradient & ~results.o.valid), self.rows.ready.eq(starting)]
                 with m.If(is_gradient | (starting & self.rows.valid)):
@@ -344,7 +344,7 @@ class CentroidProduct(wiring.Component):
                              totals.write.data.eq(0), totals.write.en.eq(1)]
 
     def _delayed(self, m, name, value, cycles):
-        """Delay a value in parallel to the arithmetic."""
+        """Delay a value by some cycles, in parallel to the arithmetic."""
         m.submodules[name] = line = DelayLine(shape=value.shape(), cycles=cycles)
         m.d.comb += line.i.eq(value)
         return line.o

@@ -1,4 +1,4 @@
-"""Layers with weights that are centroid indices, see docs/compute/centroids.md."""
+"""Layers with centroid indices as weights, see docs/compute/centroids.md."""
 
 from hdl.feature import Feature
 

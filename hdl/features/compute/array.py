@@ -81,7 +81,7 @@ class MacArray(wiring.Component):
     between a round with ``last`` and the next round. No pause changes a result.
 
     Results leave row by row, and within each row by column group, in ascending order. The results of two tiles are
-    stored, and the last round of a third tile waits. A source that never pauses is never held up if sums have at
+    stored, and the last round of a third tile waits. A source that never pauses is never stalled if sums have at
     least :attr:`shortest` rounds and the sink is always ready.
 
     ``i.ready`` is a function of registers. Results pass two stages, which move together, and a skid buffer: no path
@@ -140,7 +140,7 @@ class MacArray(wiring.Component):
 
     @property
     def shortest(self):
-        """Minimum number of rounds per sum for which the array never holds up its source."""
+        """Minimum number of rounds per sum with which the array never stalls its source."""
         held = SLOTS - 1 + self._latencies[1] + 2 + SLOTS * self._rows
         return max(-(-held // (_BANKS * SLOTS)), self._rows)
 
@@ -159,7 +159,7 @@ class MacArray(wiring.Component):
         """Create operand registers that hold a beat until the cycle of its slot; return them and ``issue``."""
         operands = Signal(self.i.payload.shape(), reset_less=True)
         held = Signal()
-        # The next slot, and whether this cycle belongs to it. With no sum in progress, any cycle does.
+        # The next slot, and whether this cycle belongs to it. If no sum is in progress, any cycle belongs to it.
         slot = Signal(range(SLOTS))
         fresh = Signal(init=1)
         aligned = Signal(init=1)

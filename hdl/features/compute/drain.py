@@ -33,8 +33,8 @@ class Drain(wiring.Component):
     """Write results to their rows of C, with the epilogue of the product.
 
     Results beyond the edge of C are dropped. The epilogue applies to final results: ``relu`` turns negative numbers
-    and -0.0 into +0.0, and ``gated`` each element where the gate's element is not above zero. A NaN from the array is
-    canonical and is kept. Rows of the gate are read as soon as a tile is announced; only their flags are kept.
+    and -0.0 into +0.0; ``gated`` sets elements to +0.0 if the gate's element is not above zero. A NaN from the array
+    is canonical and is kept. Rows of the gate are read as soon as a tile is announced; only their flags are kept.
 
     A row of results is taken per cycle, if ``write`` is free and the gate has arrived. It is offered one cycle later.
     ``write`` is a register; ``i.ready`` depends combinationally on ``write.ready``. Responses never wait.
@@ -46,7 +46,7 @@ class Drain(wiring.Component):
     memory_rows : int
         Rows of the largest memory.
     owner_bits : int
-        Bits of the buffer number in a place; 0 without buffer tags.
+        Bits of a buffer number; 0 without buffer tags.
 
     Members
     -------
@@ -107,7 +107,7 @@ class Drain(wiring.Component):
         return m
 
     def _elaborate_plan(self, m, walk, gate_sequence):
-        """Plan the row sequences of a tile in C and, if final, in the gate: multiply, add, offer."""
+        """Plan a tile's row sequences in C and, if final, in the gate, in three steps: multiply, add, offer."""
         job, tile = self.job, self.tiles.payload
         lane_bits = self._lanes.bit_length() - 1
         left = {name: Signal(SIZE_BITS, name=f"left_{name}", reset_less=True) for name in ("m", "n")}
@@ -132,7 +132,7 @@ class Drain(wiring.Component):
                     planned.lines.eq(left["m"]), planned.edge.eq((left["n"] - 1) >> lane_bits),
                     *(planned.mask[lane].eq((left["n"] - 1)[:lane_bits] >= lane) for lane in range(self._lanes))]
                 if target is walk:
-                    # In all orders, the last tile contains the last row and column of C and leaves no terms.
+                    # In every order, the last tile contains the last row and column of C, and no terms are left.
                     ends_m = left["m"] <= self._rows << tile.tile
                     ends_n = left["n"] <= (groups << lane_bits)
                     m.d.sync += [planned.tag.partial.eq(tile.partial),

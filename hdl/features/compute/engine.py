@@ -42,8 +42,8 @@ class ComputeEngine(wiring.Component):
     """Run LAYERS on the memories of a node, one command after the other.
 
     The list is checked before anything is written. It is then executed by a unit for products and a unit for
-    functions of rows, one at a time. A node with centroids has an additional unit for products with weights that are
-    indices, and a node with functions of sequences has one for ROWS. docs/protocol.md describes the list.
+    functions of rows, one at a time. A node with centroids has another unit, for products with centroid indices, and
+    a node with functions of sequences has another unit, which executes ROWS. docs/protocol.md describes the list.
 
     A label or row number that is too large is detected while its function runs; the instructions before it have been
     executed by then. In a node with buffer tags, an instruction that reads rows of a buffer overwritten by another
@@ -60,8 +60,8 @@ class ComputeEngine(wiring.Component):
         LAYERS, checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
         One event for each command. Its detail is the number of executed instructions, or the number of the
-        invalid instruction. From bit 8 up, it also contains, with centroids, the cycles in which all lanes of the
-        centroid unit multiply in an executed list and, with READ_DEAD, the row.
+        invalid instruction. From bit 8 up, it also contains the row, with READ_DEAD, or, for an executed list in a
+        node with centroids, the number of cycles when all lanes of the centroid unit multiply.
     link_reset : In(1)
         Abort a command, possibly half-way through.
     weight_version : In(32)
@@ -204,7 +204,7 @@ class ComputeEngine(wiring.Component):
             with m.If(works):
                 m.d.comb += [
                     access.request.valid.eq(client.request.valid & enable),
-                    # Without its buffer number, a place belongs to any buffer.
+                    # A place without a buffer number stands for any buffer.
                     *(access.request.p[name].eq(client.request.p[name]) for name in ("place", "row")),
                     access.response.ready.eq(client.response.ready & enable),
                 ]
@@ -228,7 +228,7 @@ class ComputeEngine(wiring.Component):
         return throttle.enable
 
     def _held(self, m, runner, enable):
-        """Return the runner's start, extended until throttled lists have seen it."""
+        """Return the start of the list runner, extended until the throttled runner has seen it."""
         if not self._config.has("throttles"):
             return runner.start
         waits = Signal()

@@ -54,7 +54,7 @@ class Compute(Section):
         Multiplication format of product operands: a name of :data:`OPERAND_NAMES`. Sums are always in
         binary32.
     codebook : int
-        Number of centroids of a table, 4, 8 or 16, for products with weights that are centroid indices:
+        Number of centroids of a table, 4, 8 or 16, for products with centroid indices as weights:
         docs/compute/centroids.md. 0 for an engine without these products.
     scale_mask : bool
         Whether products can be scaled and masked.

@@ -19,9 +19,9 @@ from hdl.streams.stream import Queue, connect_stream
 
 __all__ = ["Gemm"]
 
-#: Tiles that are announced but not yet drained.
+#: Maximum number of tiles that are announced but not yet drained.
 _TILES = 17
-#: Number of rows that are requested but not yet received.
+#: Maximum number of rows that are requested but not yet received.
 _REQUESTS = 33
 
 
@@ -53,7 +53,7 @@ class Gemm(wiring.Component):
     operands : str
         Multiplication format of the operands: a name of :data:`~hdl.features.compute.operands.OPERANDS`.
     owner_bits : int
-        Bits of the buffer number in a place; 0 without buffer tags.
+        Bits of a buffer number; 0 without buffer tags.
 
     Members
     -------
@@ -139,7 +139,7 @@ class Gemm(wiring.Component):
                     m.next = "Idle"
 
     def _elaborate_tiles(self, m):
-        """Announce a tile to the stages that handle its results when its initial values are requested."""
+        """When a tile's initial values are requested, announce it to the stages that handle its results."""
         tiles = self._product.tiles
         m.submodules.tiles = queue = Queue(shape=tile_layout(), depth=_TILES)
         sinks = [self._initial.tiles, queue.i, *([] if self._scale_mask is None else [self._scale_mask.tiles])]

@@ -21,7 +21,7 @@ def gemm_job_layout(rows, owner_bits=0):
     Sizes, factors and ``order`` are as in :func:`~hdl.features.compute.loop_nest.job_layout`. With ``transpose_a``
     the memory holds k lines of m elements, with ``transpose_b`` n lines of k elements. With ``initial``, sums begin
     with the elements of ``start``; a stride of 0 uses one line for all rows. ``relu`` turns elements of zero or less
-    into +0.0, and ``gated`` each element for which the element of ``gate`` is not above zero; ``scale_mask`` is
+    into +0.0; ``gated`` sets elements to +0.0 where the element of ``gate`` is not above zero; ``scale_mask`` is
     applied before both. Place ONES, for A or B, needs no memory.
 
     Parameters

@@ -28,9 +28,9 @@ class InitialFetch(wiring.Component):
     previous panel had, since its earlier results are then complete. A tile is finished when all its results are in
     the memory.
 
-    Tiles are taken before the array needs their values, while there is room for these, and passed to the
-    drain at the same time. The first row of a tile is requested :attr:`planned` cycles after the tile is announced.
-    Responses never wait.
+    Tiles are taken before the array needs their values, as long as there is room for the values, and are passed to
+    the drain at the same time. The first row of a tile is requested :attr:`planned` cycles after the tile is
+    announced. Responses never wait.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class InitialFetch(wiring.Component):
     ahead : int
         Maximum number of tiles that are accepted and not finished.
     owner_bits : int
-        Bits of the buffer number in a place; 0 without buffer tags.
+        Bits of a buffer number; 0 without buffer tags.
 
     Members
     -------
@@ -112,7 +112,7 @@ class InitialFetch(wiring.Component):
         return (unfinished != self._ahead) & (~tile.again | (unfinished < most))
 
     def _elaborate_plan(self, m, walk, safe):
-        """Plan the row sequences of a tile, one for each row of units: wait, add, offer."""
+        """Plan the row sequences of a tile, one for each row of units, in three steps: wait, add, offer."""
         job, tile = self.job, self.tiles.payload
         row_bits, lane_bits = self._rows.bit_length() - 1, self._lanes.bit_length() - 1
         matrix = data.View(job.c.shape(), Mux(tile.again, job.c, job.start))
@@ -125,7 +125,7 @@ class InitialFetch(wiring.Component):
         m.d.comb += [
             common.eq(~tile.again & (job.start.stride == 0)),
             walk.i.payload.eq(planned),
-            # If the edge is between rows of units, the lower-numbered ones have one more line.
+            # If the edge is between rows of units, the lower-numbered rows of units have one more line.
             lines.eq((left["m"] + (self._rows - 1) - number) >> row_bits),
             walk.i.p.lines.eq(Mux(common, ~0, lines)),
         ]

@@ -49,8 +49,8 @@ def _codebook_layers():
 def checked_layout(rows, lanes, centroids=0, sequences=False, owner_bits=0):
     """Payload of a checked instruction: its kind, validity, the number of the instruction at fault, and its job.
 
-    Only the job of the instruction's kind is valid, and only if the instruction is. The job for centroids exists only
-    if there are any, and the job for ROWS only with ``sequences``.
+    Only the job of the instruction's kind is valid, and only if the instruction is valid. The job for centroids
+    exists only in a node with centroids, and the job for ROWS only with ``sequences``.
     """
     return data.StructLayout({
         "kind": 4, "wrong": 1, "number": range(MAX_INSTRUCTIONS),
@@ -73,7 +73,7 @@ class InstructionChecker(wiring.Component):
     An instruction is invalid
 
     - if its kind, function, place, ``order`` or ``initial`` is unknown, a reserved bit is set, an END has any bit set
-      after the kind, or its ``format`` is not the one of the ``operands``; if it is ``scaled`` or ``masked`` without
+      after the kind, or its ``format`` is not the ``operands`` format; if it is ``scaled`` or ``masked`` without
       ``scale_mask``, a CENTROID without ``centroids``, a CENTROID with ``gradient`` and also ``initial``, ``relu`` or
       ``gated``, or ROWS or a SOFTMAX without ``sequences``; or if ROWS is ``started`` with a function that has no
       start, or not ``started`` where it must be;
@@ -93,7 +93,7 @@ class InstructionChecker(wiring.Component):
     row to the last of its last row. Without ``check`` nothing is compared, and only the job is created.
 
     An operand takes three cycles plus one for each bit of its number of rows less one (at least one), or a single
-    cycle if it is not compared. The first one starts one cycle after the instruction arrives, and the verdict is
+    cycle if it is not compared. The first one starts one cycle after the instruction arrives, and the result is
     offered one cycle after the last operand. An END takes two cycles in all. ``i`` and ``o`` are taken together:
     ``i.ready`` depends combinationally on ``o.ready``.
 
@@ -112,11 +112,11 @@ class InstructionChecker(wiring.Component):
     operands : str
         Multiplication format of the operands: a name of :data:`~hdl.features.compute.operands.OPERANDS`.
     centroids : int
-        Number of centroids of a table; 0 without products with weights that are indices.
+        Number of centroids of a table; 0 without products with centroid indices.
     sequences : bool
         Whether there are functions of sequences.
     owner_bits : int
-        Bits of the buffer number in a place; 0 without buffer tags.
+        Bits of a buffer number; 0 without buffer tags.
 
     Members
     -------
@@ -202,7 +202,7 @@ class InstructionChecker(wiring.Component):
         reach = Signal(34)
         ranges = [Signal(data.StructLayout({"place": 2, "start": address_bits, "end": address_bits}), name=name)
                   for name in ("target", "loss", "third", "deviation")[:ROW_TARGETS if self._sequences else 2]]
-        written = Signal(len(ranges))  # which ranges are targets, with functions of sequences
+        written = Signal(len(ranges))  # which ranges are targets; used with functions of sequences
         bases = [Signal(address_bits, name=f"base_{location}") for location in range(len(most))]
         lowest, lowest_number = Signal(address_bits + 1), Signal.like(number)
         at_fault = Signal.like(number)

@@ -19,20 +19,20 @@ MAX_INSTRUCTIONS = 64
 
 
 CENTROID_BITS = 4
-"""Number of bits of the index of a centroid in memory."""
+"""Number of bits of a centroid index in memory."""
 
 
 MULTIPLIED_BIT = 8
-"""Lowest bit of the cycle count in the detail of a LAYERS event: cycles with multiplications in all lanes of the unit
-of CENTROID; the count of instructions is below it."""
+"""Lowest bit of the cycle count in the detail of a LAYERS event, above the count of instructions: the number of
+cycles when all lanes of the centroid unit multiply."""
 
 
 BASE_BITS = 20
-"""Number of bits of the base of an operand, an address of an element."""
+"""Number of bits of an operand's base, which is the address of an element."""
 
 
 OWNER_BITS = 8
-"""Number of bits of the number of an operand's buffer; 0 stands for any buffer."""
+"""Number of bits of an operand's buffer number; number 0 stands for any buffer."""
 
 
 ROW_BIT = 8
@@ -87,8 +87,8 @@ class RowFunction(enum.IntEnum):
     SCALE = 1
     """target = x · scale + shift."""
     NORM = 2
-    """third = x, or start + x; deviation = 1 / its deviation; second = its normalized rows; target = second · scale +
-    shift."""
+    """third = x, or start + x; deviation = 1 / deviation of third; second = normalized rows of third; target = second
+    · scale + shift."""
     NORM_BACK = 3
     """second = x · y; target = gradient of the layer norm, or start plus this gradient."""
     SOFTMAX_BACK = 4
@@ -124,9 +124,9 @@ def gemm_layout():
     turns each element into +0.0 where the element of the gate, a matrix of the shape of C, is not above zero. The
     factors and ``order`` are described in :func:`hdl.features.compute.loop_nest.job_layout`.
 
-    Before these two, ``scaled`` multiplies each element by ``scale``, and ``masked`` replaces each element that a
-    mask does not keep with the ``alternative``. The kinds of mask, from ``triangle`` to ``band``, and its bounds are
-    described in :mod:`hdl.masking.mask`; indices refer to C.
+    Before these two are applied, ``scaled`` multiplies each element by ``scale``, and ``masked`` replaces each
+    element that a mask does not keep with the ``alternative``. The kinds of mask, from ``triangle`` to ``band``, and
+    its bounds are described in :mod:`hdl.masking.mask`; indices refer to C.
     """
     return data.StructLayout({
         "kind": 4, "transpose_a": 1, "transpose_b": 1, "initial": 2, "relu": 1, "gated": 1, "scaled": 1, "masked": 1,
@@ -173,7 +173,7 @@ def vector_layout():
 
 
 def centroid_layout():
-    """Layout of a product with weights that are centroid indices, or of centroid gradients, in sixteen words.
+    """Layout of a product with centroid indices as weights, or of centroid gradients, in sixteen words.
 
     X has ``rows`` rows and ``columns`` columns; a size of 0 is the length of the command. The weights are
     ``outputs`` rows of ``columns`` columns, packed in lines by
@@ -210,8 +210,8 @@ def row_layout():
     elements from row to row. ``scale`` and ``shift`` are one row each, and ``deviation`` has one element per row, one
     after the other. ``start`` is used if ``started`` is set; a stride of 0 makes one row common to all rows.
 
-    In GATHER, ``x`` is a table of ``count`` rows, and in SCATTER ``target`` is one; ``y`` holds the number of a table
-    row for each row, ``stride_y`` elements apart and at any address.
+    In GATHER, ``x`` is a table of ``count`` rows; in SCATTER, ``target`` is this table. ``y`` holds the number of a
+    table row for each row, ``stride_y`` elements apart and at any address.
     """
     return data.StructLayout({
         "kind": 4, "function": 8, "started": 1, "reserved_0": 3, "count": 16,

@@ -48,7 +48,7 @@ class ListRunner(wiring.Component):
     sequences : bool
         Whether there are functions of sequences; without them, there are no ports for ROWS.
     owner_bits : int
-        Bits of the buffer number in a place; 0 without buffer tags.
+        Bits of a buffer number; 0 without buffer tags.
 
     Members
     -------

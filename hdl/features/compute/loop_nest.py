@@ -89,7 +89,7 @@ def extents(job, *, rows, lanes):
 def fits(job, strides, *, lanes, blocks, terms=1):
     """Whether panels of these extents fit in the blocks and are aligned, and sizes and order are valid.
 
-    If sums leave the array between panels, each panel must consist of whole groups of ``terms`` terms, added as one.
+    If sums leave the array between panels, each panel must consist of whole groups of ``terms`` terms.
     """
     lane_bits, block_bits = lanes.bit_length() - 1, blocks.bit_length() - 1
     groups = {name: Mux(stride > lane_bits, stride - lane_bits, 0)[:5] for name, stride in strides.items()}
@@ -126,8 +126,8 @@ class LoopNest(wiring.Component):
 
     One beat is offered per cycle, also across steps, the first one :attr:`latency` cycles after the job is accepted.
     Steps are planned two ahead: ``panels`` offers the next panels while beats read the current ones, and the panels
-    after these as soon as the next ones have been taken. ``tiles`` then also offers the tiles of a step, one in three
-    cycles; the next step is planned when all tiles of a step have been taken. ``o`` and ``tiles`` are
+    after these as soon as the next ones have been taken. ``tiles`` then also offers the tiles of a step, one every
+    three cycles; the next step is planned when all tiles of a step have been taken. ``o`` and ``tiles`` are
     registers; ``job.ready`` and the offers of ``panels`` are functions of registers.
 
     Parameters
@@ -139,7 +139,7 @@ class LoopNest(wiring.Component):
     blocks : int
         Blocks of a panel, a power of two between 2 and 512.
     terms : int
-        Number of terms that are added as one, always in the same panel: a power of two.
+        Number of terms that are added in one step, always in the same panel: a power of two.
 
     Members
     -------

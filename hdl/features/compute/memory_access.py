@@ -36,7 +36,7 @@ class MemoryAccess(wiring.Component):
     lanes : int
         Elements in a row: 1, 2, 4 or 8.
     owner_bits : int
-        Bits of the buffer number in a place; 0 without buffer tags.
+        Bits of a buffer number; 0 without buffer tags.
 
     Members
     -------

@@ -14,7 +14,7 @@ from hdl.floating.format import FP32
 
 __all__ = ["PLACES", "SLOTS", "MultiplyAccumulate", "product_latency", "sum_latency"]
 
-#: Sums in flight: the adder's stages and the register of its operands.
+#: Number of sums in flight: one per stage of the adder, and one in its operand register.
 SLOTS = FloatAdder.latency + 1
 
 #: Stored results: one complete and one incomplete result for each slot.
@@ -50,7 +50,7 @@ class MultiplyAccumulate(wiring.Component):
     dsps : int
         DSP blocks the multiplier may use: 4, 2 or 1.
     operands : str
-        Format of the factors, one with scalar multiplication.
+        Format of the factors, which are multiplied one by one.
 
     Members
     -------

@@ -42,7 +42,7 @@ class OperandFetch(wiring.Component):
     memory_rows : int
         Rows of the largest memory.
     owner_bits : int
-        Bits of the buffer number in a place; 0 without buffer tags.
+        Bits of a buffer number; 0 without buffer tags.
 
     Members
     -------
@@ -86,7 +86,7 @@ class OperandFetch(wiring.Component):
         return m
 
     def _elaborate_plan(self, m, walk):
-        """Plan the row sequence of each panel: choose, multiply, add, offer."""
+        """Plan the row sequence of each panel, in four steps: choose, multiply, add, offer."""
         job, panel = self.job, self.panels.payload
         row_bits, lane_bits = self._rows.bit_length() - 1, self._lanes.bit_length() - 1
         slot_bits = SLOTS.bit_length() - 1

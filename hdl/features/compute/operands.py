@@ -32,11 +32,11 @@ class Operands:
 
     @property
     def terms(self):
-        """Number of terms of a sum that are added as one."""
+        """Number of terms that are added to a sum in one step."""
         return 1
 
     def make_array(self, name, *, rows, columns, dsps):
-        """Create the array of ``rows`` by ``columns`` units for format ``name``; ``dsps`` counts per unit."""
+        """Create the array of ``rows`` by ``columns`` units of ``dsps`` DSP blocks, for format ``name``."""
         raise NotImplementedError
 
 
@@ -49,7 +49,7 @@ class ScalarOperands(Operands):
     a, b : shape
         Shapes of the factors in the array. A column's factor may also be exact, for numbers that open a sum.
     rounder : callable, optional
-        Creates a unit that converts elements to factors, ``exact`` for columns; by default, elements are factors.
+        Creates a unit that converts elements to factors, with ``exact`` set for columns; by default, none is needed.
     multiplier : callable
         Creates a unit that multiplies factors, with the product in binary32, for a number of DSP blocks.
     """

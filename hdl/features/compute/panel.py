@@ -11,7 +11,7 @@ __all__ = ["PanelBuffer", "fill_layout", "operand_layout", "read_layout"]
 
 
 def fill_layout(lanes, blocks):
-    """Payload of a memory row: column ``row`` of a block or, if ``transposed``, row ``row``.
+    """Payload of a memory row, which is column ``row`` of a block or, if ``transposed``, row ``row``.
 
     ``last`` ends the panel.
     """
@@ -35,7 +35,7 @@ def operand_layout(width):
 
 
 def _rotate(m, name, values, amount, bits):
-    """Rotate values to higher lanes, by some bits of an amount.
+    """Rotate values to higher lanes, by an amount that consists of some bits of ``amount``.
 
     The value of lane n goes to lane n + ``amount``, modulo the number of lanes. With a register between two bits of
     an amount, each bit takes one LUT per bit of a value; without a register, both together take four.

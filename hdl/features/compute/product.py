@@ -37,8 +37,8 @@ class MatrixProduct(wiring.Component):
 
     Beats wait for panels, initial values and room for results, without changing a result. If operands arrive in time
     and sums have at least :attr:`shortest` terms, the units are busy in every cycle. Outputs ``panels``, ``tiles``
-    and ``o`` are outputs of the parts. ``fill_a.ready`` and ``fill_b.ready`` are functions of registers;
-    ``initial.ready`` depends combinationally on nothing but registers.
+    and ``o`` come directly from the parts. ``fill_a.ready``, ``fill_b.ready`` and ``initial.ready`` are functions of
+    registers.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class MatrixProduct(wiring.Component):
 
     @property
     def shortest(self):
-        """Minimum number of terms per sum for which the units are busy in every cycle."""
+        """Minimum number of terms per sum with which the units are busy in every cycle."""
         return self._array.shortest
 
     @property

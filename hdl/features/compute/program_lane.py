@@ -23,7 +23,7 @@ _COUNT_BITS = 8
 def step_layout():
     """Control of a frame: a :class:`~hdl.features.compute.vector_program.Step`.
 
-    ``kept`` is set where the second factor is the kept number; otherwise the factor is the constant ``b``.
+    ``kept`` is set if the second factor is the kept number; otherwise the factor is the constant ``b``.
     """
     return data.StructLayout({
         "a": 3, "b": FP32.width, "kept": 1, "c": 3, "constant": FP32.width, "keep": 1, "count": 2, "take": 3})
@@ -49,7 +49,7 @@ class ProgramLane(wiring.Component):
 
     A step begins :data:`~hdl.features.compute.vector_program.THREADS` cycles after the previous step, when the result
     of that step arrives, so the result needs no register. Each thread has a kept number and a count. Each of sixteen
-    rows has its largest element, its total, and the difference at its label, which its loss replaces later.
+    rows has a largest element, a total, and a difference at its label, which is later replaced by its loss.
     ``control`` selects the row of a thread.
 
     There is no handshake, and no register is reset. ``total`` and ``chosen`` depend combinationally on ``control``.
@@ -89,7 +89,7 @@ class ProgramLane(wiring.Component):
         control = self.control
         spare = THREADS - 1 - lane.latency
 
-        # Functions that depend only on the result are computed before its register, where there is one.
+        # Functions that depend only on the result are computed before its register, if there is a register.
         raw = data.View(FP32.layout, lane.o)
         nan = raw.exponent.all() & raw.fraction.any()
         upper = raw.fraction >= ROOT_HALF_FRACTION

@@ -42,7 +42,7 @@ class RowFetch(wiring.Component):
     depth : int
         Capacity in rows.
     owner_bits : int
-        Bits of the buffer number in a place; 0 without buffer tags.
+        Bits of a buffer number; 0 without buffer tags.
 
     Members
     -------
@@ -53,7 +53,7 @@ class RowFetch(wiring.Component):
     o : Out(stream of fetched_layout(answer, tag))
     """
 
-    #: Cycles to the offer from a response, or from a row that is not read.
+    #: Cycles from a response, or from taking a row that is not read, to the offer.
     latency = 1
 
     def __init__(self, *, rows, answer, tag=None, depth=17, owner_bits=0):

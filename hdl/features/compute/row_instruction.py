@@ -1,4 +1,4 @@
-"""Instruction check of ROWS, a function of the rows of a sequence: its fields, operands and job."""
+"""Checks of the instruction ROWS, a function of the rows of a sequence: fields, operands and job."""
 
 from amaranth.hdl import Const, Mux
 from amaranth.utils import exact_log2
@@ -28,7 +28,7 @@ ROW_USES = {
     "scale": (RowFunction.SCALE, RowFunction.NORM, RowFunction.NORM_BACK),
     "shift": (RowFunction.SCALE, RowFunction.NORM),
 }
-"""Functions that use an operand; ``third`` is used only if there is a start, and the target always."""
+"""Functions that use an operand; ``third`` is used only if there is a start; the target is always used."""
 
 #: Number of bits that encode the functions; the bits above them must be 0.
 _FUNCTION_BITS = exact_log2(len(RowFunction))

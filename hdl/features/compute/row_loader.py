@@ -40,7 +40,7 @@ class RowLoader(wiring.Component):
     sequences : bool
         Whether a job can be a SOFTMAX.
     owner_bits : int
-        Bits of the buffer number in a place; 0 without buffer tags.
+        Bits of a buffer number; 0 without buffer tags.
 
     Members
     -------
@@ -134,7 +134,7 @@ class RowLoader(wiring.Component):
         full = Signal()  # the last element of its memory row
         edge = Signal(SIZE_BITS, reset_less=True)  # settled when the first label has been taken
         m.d.sync += edge.eq(job.columns - 1)
-        begins = Signal()  # the cycle before the first element, where there are no labels
+        begins = Signal()  # the cycle before the first element, if there are no labels
         if self._sequences:
             m.d.comb += begins.eq(labels & (job.function == VectorProgram.SOFTMAX))
         m.d.comb += [
@@ -171,7 +171,7 @@ class RowLoader(wiring.Component):
         with m.If(begin):
             m.d.sync += [labels.eq(1), left.eq(self.job.p.rows), lane.eq(self.job.p.labels_lane)]
 
-        # Keys are ordered like the numbers; zeros have one key. A NaN is above no number, and none is above it.
+        # Keys are ordered like the numbers; both zeros have the same key. No NaN is above a number, or vice versa.
         element = data.View(FP32.layout, taken.element)
         key = Signal(FP32.width)
         nan = Signal()

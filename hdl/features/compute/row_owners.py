@@ -50,7 +50,7 @@ class RowOwners(wiring.Component):
     dead : Out(1)
         Since the last reset, a row of a different buffer has been read.
     row : Out(range(rows))
-        Lowest such row.
+        Lowest row of a different buffer that has been read.
     """
 
     #: Cycles from a read to ``dead``.
@@ -72,7 +72,7 @@ class RowOwners(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # No row is read while it is written; the output without a read is not used.
+        # No row is read while it is written; the output after a cycle without a read is not used.
         m.submodules.memory = memory = Memory(
             shape=OWNER_BITS, depth=self._rows, init=[], attrs={"no_rw_check": 1})
         stamp, look = memory.write_port(), memory.read_port(transparent_for=())

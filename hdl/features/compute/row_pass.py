@@ -10,7 +10,7 @@ __all__ = ["FIRST_PASS", "LOADS", "PAIRED", "PASSES", "STORES", "A", "After", "B
 
 
 class Load(enum.IntEnum):
-    """Operand read for a block of rows; matrices have the numbers of their buffers."""
+    """Operand read for a block of rows; the value of a matrix is the number of its buffer."""
 
     X = 0
     Y = 1
@@ -161,7 +161,7 @@ LOADS = {
 """Operands in the order of reading."""
 
 PAIRED = {RowFunction.NORM, RowFunction.SOFTMAX_BACK}
-"""Functions that read their first two operands alternately, if both are used: a column block of each."""
+"""Functions that read their first two operands alternately, if both are used: one column block of each at a time."""
 
 PASSES = {
     RowFunction.ADD: (Pass(b=B.START, needs=Load.X, result=Result.STORED),),

@@ -41,8 +41,8 @@ class RowReader(wiring.Component):
     """Read the operands of a block in order, each of them column block by column block.
 
     A block of SCATTER ends before a row number that it already contains, so no row of the table occurs twice in a
-    block. Requests are functions of registers. They come one per cycle, except for one or two cycles before each
-    operand and a wait for all row numbers before rows of their table are read. ``response`` is always ready.
+    block. Requests are functions of registers. There is one per cycle, except for one or two cycles before each
+    operand and a wait for all row numbers before the rows of the table are read. ``response`` is always ready.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class RowReader(wiring.Component):
     rows, groups : int
         Rows of a block, and column blocks of a row.
     owner_bits : int
-        Bits of the buffer number in a place; 0 without buffer tags.
+        Bits of a buffer number; 0 without buffer tags.
 
     Members
     -------
@@ -87,7 +87,7 @@ class RowReader(wiring.Component):
     named, right : Out
         First memory row of the table row named by ``name``, and whether it exists.
     wrong : Out(1)
-        A number of the job is out of range.
+        A row number of the job is out of range.
     """
 
     def __init__(self, *, lanes, memory_rows, rows, groups, owner_bits=0):
@@ -263,7 +263,7 @@ class RowReader(wiring.Component):
             m.d.sync += [self.step.eq(0), self.words.eq(0)]
 
     def _elaborate_numbers(self, m, fetched, numbers):
-        """Compute memory rows of rows of the table, and the end of a block of SCATTER."""
+        """Compute the memory rows of table rows, and the end of a block of SCATTER."""
         job = self.job
         scatters = job.function == RowFunction.SCATTER
         tag = fetched.p.tag

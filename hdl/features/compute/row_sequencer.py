@@ -96,7 +96,7 @@ class RowSequencer(wiring.Component):
             with m.If(now.summed):
                 m.d.sync += since_sum.eq(0)
 
-        # A column block may begin when its first sum is in time, since all its other sums are in time, too.
+        # A column block may begin if its first sum will be ready in time, since all other sums follow in time.
         there, free, timely, follows = Signal(), Signal(), Signal(), Signal()
         turns = Signal(range(2 * self._most + 1))
         m.d.comb += [

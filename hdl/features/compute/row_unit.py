@@ -26,7 +26,7 @@ from hdl.streams.stream import Queue, connect_stream, word_layout
 __all__ = ["ROOT_INTERVAL", "RowUnit"]
 
 ROOT_INTERVAL = 2
-"""Cycles from a root to the next one."""
+"""Cycles from one square root to the next."""
 
 #: Maximum number of results waiting to be written.
 _RESULTS = 128
@@ -41,12 +41,12 @@ class RowUnit(wiring.Component):
     pass begins while its operands are still being read. A row is written after it was read, so a target may have the
     address of x or start.
 
-    For an invalid number, the row of GATHER is +0.0, and the row of SCATTER is skipped; ``bad`` is high in the cycle
+    If a number is invalid, the row of GATHER is +0.0, and the row of SCATTER is skipped; ``bad`` is high in the cycle
     of ``done``. A job with no rows, with no columns or too many of them, or with an unknown function, is rejected:
     ``bad`` and ``done`` are high :attr:`checked` cycles after it was accepted, and nothing is read or written.
 
-    Requests are functions of registers, writes and ``done`` come from registers, ``job.ready`` is a function of
-    registers, ``response`` is always ready.
+    Requests and ``job.ready`` are functions of registers; writes and ``done`` come from registers. ``response`` is
+    always ready.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class RowUnit(wiring.Component):
     dsps : int
         DSP blocks the multiplier of a lane may use: 4, 2 or 1.
     owner_bits : int
-        Bits of the buffer number in a place; 0 without buffer tags.
+        Bits of a buffer number; 0 without buffer tags.
 
     Members
     -------

@@ -32,7 +32,7 @@ class RowWriter(wiring.Component):
     rows, groups : int
         Rows of a block, and column blocks of a row.
     owner_bits : int
-        Bits of the buffer number in a place; 0 without buffer tags.
+        Bits of a buffer number; 0 without buffer tags.
 
     Members
     -------

@@ -20,7 +20,7 @@ __all__ = ["ScaleMask", "scale_mask_layout"]
 
 #: Capacity in rows of results in flight: more than the cycles from entry to departure of a row.
 _ROWS = 17
-#: Capacity in announced tiles: more than the drain allows to be unfinished.
+#: Capacity in announced tiles: more than the maximum number of unfinished tiles of the drain.
 _TILES = 33
 
 
@@ -40,8 +40,8 @@ class ScaleMask(wiring.Component):
     not changed. A result is masked by its row and column of C. Partial results pass unchanged, and so do all results
     of a job that is neither scaled nor masked: they are multiplied by 1.0.
 
-    Latency is :attr:`latency` cycles, throughput a row of results per cycle. ``i.ready`` depends combinationally on
-    nothing but registers. Results of a tile wait until it has been announced.
+    Latency is :attr:`latency` cycles, throughput a row of results per cycle. ``i.ready`` is a function of registers.
+    Results of a tile wait until it has been announced.
 
     Parameters
     ----------

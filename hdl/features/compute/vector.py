@@ -27,7 +27,7 @@ from hdl.streams.stream import Queue, connect_stream, word_layout
 
 __all__ = ["VectorUnit"]
 
-#: Cycles from the address of an element to its step, and from there to the divider.
+#: Cycles from the address of an element to its step, and from its step to the divider.
 _FETCH = 2
 _DIVIDE = _FETCH + 1
 _QUEUE = 33
@@ -49,8 +49,8 @@ class VectorUnit(wiring.Component):
     nothing is added to the loss; ``bad`` is high in the cycle of ``done``. With ``sequences``, a row labelled
     :data:`~hdl.features.compute.layer_list.PADDING` has a gradient of +0.0, and is not an error. A job with no rows,
     no columns or too many, or an unknown function, is rejected: ``bad`` and ``done`` are high :attr:`checked` cycles
-    after it was accepted, and nothing is read or written. Requests, writes and ``done`` come from registers,
-    ``job.ready`` is a function of registers, ``response.ready`` depends only on registers.
+    after it was accepted, and nothing is read or written. Requests, writes and ``done`` come from registers;
+    ``job.ready`` and ``response.ready`` are functions of registers.
 
     Parameters
     ----------
@@ -65,11 +65,11 @@ class VectorUnit(wiring.Component):
     dsps : int
         DSP blocks each pipeline may use: 4, 2 or 1.
     interval : int
-        Cycles of a quotient: 2, 4 or 8.
+        Cycles per quotient: 2, 4 or 8.
     sequences : bool
-        Whether there are SOFTMAX and padding labels.
+        Whether SOFTMAX and padding labels are supported.
     owner_bits : int
-        Bits of the buffer number in a place; 0 without buffer tags.
+        Bits of a buffer number; 0 without buffer tags.
 
     Members
     -------
@@ -288,7 +288,7 @@ class VectorUnit(wiring.Component):
             m.d.sync += staged.take.eq(Take.NOTHING)
         aligned = register(m, "beside", slot=sequencer.slot, group=memory.group, divides=phase.divides)
 
-        # The next step takes the result of a step: delay its row, and whether its element is at the label.
+        # A result is taken by the next step, so its row, and whether its element is at the label, are delayed.
         later = data.StructLayout({"group": range(THREADS), "matches": len(self._units)})
         m.submodules.before = before = DelayLine(shape=later, cycles=THREADS)
         m.d.comb += [before.i.group.eq(aligned.group), before.i.matches.eq(Cat(memory.matches))]
@@ -411,7 +411,7 @@ class VectorUnit(wiring.Component):
         return Mux(softmax, under_way[self.product_latency - 1], under_way[-1]), Mux(softmax, early.o, ends.o)
 
     def _elaborate_output(self, m, job, phase, total, arrives, last):
-        """Write rows of the gradient, and the loss in its lane after words that are not kept."""
+        """Write rows of the gradient, and the loss in its lane; the words before the loss are not kept."""
         queue, beat = self._queue, self._assembler.o
         lane = Signal(range(self._lanes + 1), reset_less=True)
         rows = Signal(job.rows.shape(), reset_less=True)  # rows of the block that are not yet written

@@ -23,7 +23,7 @@ _LOG = (0xBEFF_FFFF, 0x3EAA_AAA7, 0xBE80_0103, 0x3E4C_D1F6, 0xBE2A_4441, 0x3E11_
 
 #: Smallest number for which the exponential is computed: -104.
 LEAST = 0xC2D0_0000
-#: Fraction of the square root of 1/2; from there on, the logarithm halves the significand.
+#: Fraction of the square root of 1/2; from this fraction on, the logarithm halves the significand.
 ROOT_HALF_FRACTION = 0x35_04F3
 #: An exponential is scaled up by this power of two, so that only the last product can round.
 SCALE = 64
@@ -68,7 +68,7 @@ class Count(enum.IntEnum):
     POWER = 1
     """Negated integer in the low bits of a sum with 1.5 · 2^23."""
     EXPONENT = 2
-    """Exponent of a number of at least 1, with a significand between the roots of 1/2 and of 2."""
+    """Exponent of a number of at least 1, with a significand between the square roots of 1/2 and of 2."""
 
 
 class Take(enum.IntEnum):
@@ -86,7 +86,7 @@ class Take(enum.IntEnum):
 
 
 class Loop(enum.IntEnum):
-    """Step that follows."""
+    """Choice of the next step."""
 
     NEXT = 0
     ELEMENTS = 1

@@ -38,7 +38,7 @@ class ComputeModel(wiring.Component):
     ``length`` elements at ``state_base`` in the gradient memory are copied to ``gradient_base``. Rows are spread
     evenly: row n of N, counted from 1, leaves no earlier than 2 + ⌈n · (``duration`` - 4) / N⌉ cycles after the
     command was taken, so that the last one ends the command after ``duration`` cycles, or after
-    :func:`compute_cycles` where that is later. A row delayed by a memory port does not delay the pace: the rows
+    :func:`compute_cycles` if that is later. A row delayed by a memory port does not delay the pace: the rows
     after it catch up. With length 0 the command waits for ``duration`` cycles.
 
     Rows are read up to nine ahead of the pace, so the two regions must not overlap.
@@ -101,7 +101,7 @@ class ComputeModel(wiring.Component):
         empty = Signal()
         count = Signal(range(rows + 1))  # number of rows; one if length is 0
         steps = Signal(signed(34))  # steps of the pace, until the last row is due
-        # Each step adds the rows. When the sum is not negative a row is due, and the steps are subtracted.
+        # Each step adds `count` to a sum; if the sum is not negative, a row is due, and `steps` is subtracted.
         difference, back, total = Signal(signed(34)), Signal(signed(34)), Signal(signed(34))
         unpaced = Signal()
         now_due, moves = Signal(), Signal()

@@ -14,9 +14,9 @@ class FarGuard(wiring.Component):
     """Translate the rows of an engine's requests to rows of the tenant's window, and block all other requests
     to the far memory.
 
-    Requests pass in the same cycle as without a guard, and answers :attr:`latency` cycle later. A write
-    of a row outside is accepted immediately and dropped; a read of one is accepted when no answer is pending,
-    and answered with zeros in the next cycle.
+    Requests pass in the same cycle as without a guard, and answers pass :attr:`latency` cycle later. A write of a row
+    outside the window is accepted immediately and dropped; a read of one is accepted when no answer is pending, and
+    is answered with zeros in the next cycle.
 
     Answers to requests made before a link reset are dropped, and reads wait until all of them have arrived: the far
     memory is not aware of tenants, so no row requested by one tenant may reach the next one.
@@ -46,7 +46,7 @@ class FarGuard(wiring.Component):
         if not isinstance(outstanding, int) or outstanding < 1:
             raise ValueError(f"Outstanding rows must be a positive integer, not {outstanding!r}")
         self._rows, self._lanes = rows, lanes
-        #: Pending rows, and whether they were requested before a link reset, for formal specifications.
+        #: For formal specifications: number of pending rows, and whether they were requested before a link reset.
         self.owed, self.old = Signal(range(outstanding + 1)), Signal()
         super().__init__({
             "window": In(window_layout(rows * lanes)),
@@ -59,7 +59,7 @@ class FarGuard(wiring.Component):
         engine, far = self.engine, self.far
         m.submodules.guard = guard = Guard(rows=self._rows, lanes=self._lanes)
         owed, old, following = self.owed, self.old, Signal.like(self.owed)
-        was_reset = Signal()  # links were reset while rows have been pending
+        was_reset = Signal()  # links were reset while rows were pending
         may, asked, outside, zeros = Signal(), Signal(), Signal(), Signal()
         answer = Signal(32 * self._lanes)  # a register; its reset saves the logic for zeros
         m.d.comb += [

@@ -1,4 +1,4 @@
-"""Memories of a server that are in its far memory: their ports, on one far port."""
+"""Server memories that are parts of the far memory: their ports, connected to one far port."""
 
 import functools
 from types import SimpleNamespace
@@ -32,10 +32,10 @@ class FarMemories(wiring.Component):
     ``abandon`` is dropped when it arrives, and the group's next read waits for that: no reader gets an answer that it
     requested before it was reset.
 
-    The far memory is silent once it has accepted no waiting request and given no pending answer for ``timeout``
-    cycles, until it responds. Meanwhile the host does not wait: its reads are answered with zeros, in order, and its
-    writes are dropped. Engines wait, and have their own time-outs. During silence ``link_reset`` drops the pending
-    rows, and withdraws a read; a granted write remains.
+    The far memory counts as silent when, for ``timeout`` cycles, it has not accepted a waiting request or given a
+    pending answer, until it responds. Meanwhile the host does not wait: its reads are answered with zeros, in order,
+    and its writes are dropped. Engines wait, and have their own time-outs. During silence ``link_reset`` drops the
+    pending rows, and withdraws a read; a granted write remains.
 
     With ``owners`` the memories are guarded: an engine's row is relative to the window of its memory. A row outside
     reads as zeros, once no answer of the far memory is pending, and is never written. Pending rows are then never
@@ -92,7 +92,7 @@ class FarMemories(wiring.Component):
             members[f"{name}_read"] = In(read_signature(rows, lanes)).array(len(readers[name]) + 1)
             members[f"{name}_write"] = In(write_signature(rows, lanes)).array(writers[name] + 1)
         if owners is not None:
-            #: Whether the request at the far port is the host's, and its memory, for formal specifications.
+            #: For formal specifications: whether the request at the far port comes from the host, and its memory.
             self.request = Signal(data.StructLayout({"by_host": 1, "memory": range(len(bases))}))
             queues = [queue for kinds in owners.values() for kind in kinds for queue in kind]
             members |= {f"{name}_window": In(window_layout(config.memory_map[name].words)) for name in bases}
@@ -124,11 +124,11 @@ class FarMemories(wiring.Component):
         ]
         self._watch(m, speaks, far.valid | owners.o.valid)
 
-        # For each group: blocked or not, pending answers, and a read that is granted, or answered.
+        # For each group: whether it is blocked, its pending answers, and whether a read is granted, or answered.
         away = [*self.abandon, self.silent]
         stale = [Signal(range(OUTSTANDING + 1), name=f"stale_{n}") for n in range(groups)]
         owed = [Signal.like(stale[0], name=f"owed_{n}") for n in range(groups)]
-        zeros = Signal.like(stale[0])  # answers of zeros still to be given to the host
+        zeros = Signal.like(stale[0])  # number of zero answers that the host must still get
         asking = Signal(len(readers))
         for n, reader in enumerate(readers):
             waits = away[reader.group] | (stale[reader.group] != 0)
@@ -231,7 +231,7 @@ class FarMemories(wiring.Component):
     def _request(self, m, free, forget, reads, read_row, inside=None, request=None):
         """Make the next request, a write or the read of a row; return whether it is the read. In guarded memories a
         row that is not ``inside`` is not requested."""
-        far, latest, read_goes, write_goes = self.far, Signal(), Signal(), Signal()  # latest: whether it was a write
+        far, latest, read_goes, write_goes = self.far, Signal(), Signal(), Signal()  # latest: it was a write
         writers = []
         for name, base in self._bases():
             *engine_ports, last = getattr(self, f"{name}_write")

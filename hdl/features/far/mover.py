@@ -29,9 +29,9 @@ class Mover(wiring.Component):
     """Run MOVE_OUT and MOVE_IN: copy ``length`` elements between the activation memory, from ``weight_base`` on, and
     the far memory, from ``state_base`` on.
 
-    A row takes a cycle each way, if neither memory makes it wait and an answer of the far memory takes at most about
-    :data:`OUTSTANDING` cycles: this is the maximum number of pending rows. A MOVE_OUT has ended when the far
-    memory has taken its last row, a MOVE_IN when the near one has.
+    A row takes a cycle in either direction, if neither memory makes it wait and the far memory answers within about
+    :data:`OUTSTANDING` cycles: this is the maximum number of pending rows. A MOVE_OUT has ended when the far memory
+    has taken its last row, and a MOVE_IN when the near memory has taken it.
 
     Cycles of waiting for the far memory to accept a request or to answer are counted. After ``timeout`` of them the
     command ends with FAR_TIMEOUT, and the detail is the number of elements moved until then. Answers that arrive
@@ -154,7 +154,7 @@ class Mover(wiring.Component):
         return SimpleNamespace(rows=rows, stale=stale, places=places, leaves=beat.valid & beat.ready)
 
     def _requests(self, m, job, runner, beat, owed):
-        """Offer rows of the near memory, or request rows; return whether the last one of a MOVE_OUT is taken."""
+        """Offer rows of the near memory, or request rows; return whether the last row of a MOVE_OUT is taken."""
         lanes, far = self._config.lanes, self.far
         row, left = Signal.like(far.row), Signal.like(job.length)
         free, asks, goes, ending, ended = Signal(), Signal(), Signal(), Signal(), Signal()

@@ -28,7 +28,7 @@ class Grid(Topology):
 
 
 class GridFeature(Feature):
-    """Feature with two ports of a node, and the operation SWITCH."""
+    """Feature that adds a second pair of ports and the operation SWITCH to a node."""
 
     def collective(self, config):
         from hdl.features.grid.collective import GridExtension

@@ -82,7 +82,7 @@ class LinkSwitch(wiring.Component):
         bypass = (Source.BYPASS_0, Source.BYPASS_1)
 
         def leads(source, sink):
-            """Whether words pass by bypass from one port to another."""
+            """Whether words bypass the node from one port to another."""
             return self.setting.sources[sink] == bypass[source]
 
         def sends(sink):

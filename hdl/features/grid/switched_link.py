@@ -16,7 +16,7 @@ __all__ = ["SwitchedLink", "seats_layout"]
 
 
 def _replay():
-    """Module of the ends of replay links, for nodes with such links."""
+    """Module with the ends of replay links, for nodes that have replay links."""
     from hdl.features.replay import link_ends
 
     return link_ends
@@ -40,9 +40,9 @@ class SwitchedLink(wiring.Component):
     its port when all its credits have returned: then none of its words is in flight, and it holds no word.
     Until then ``may_start`` is low.
 
-    Latency from ``i`` to a port is the sum of :class:`~hdl.ring.link.LinkTransmitter` and the switch, and from a port
-    to ``o`` that of :class:`~hdl.ring.link.LinkReceiver` and a skid buffer; throughput is one word per cycle. All
-    wires to other nodes are registers; ``o`` depends combinationally on ``ring`` and ``expecting``.
+    Latency from ``i`` to a port is the sum of the latencies of :class:`~hdl.ring.link.LinkTransmitter` and the
+    switch, and from a port to ``o`` of :class:`~hdl.ring.link.LinkReceiver` and a skid buffer; throughput is one word
+    per cycle. All wires to other nodes are registers; ``o`` depends combinationally on ``ring`` and ``expecting``.
 
     After a reset, and until ``load``, ring 0 uses port 0, and port 1 is off.
 
@@ -62,16 +62,16 @@ class SwitchedLink(wiring.Component):
         Only with replay.
     control_i, control_o : In, Out(stream of unsigned(32))
         Only with replay: control words of ring 0. They leave on the output port of ring 0, and wait while the
-        transmitter is at the other one. After a new setting or a reset the first one starts the link, as the
+        transmitter is at the other one. After a new setting or a reset the first word starts the link, as the
         first packet does, so none may be offered before all nodes have their settings. Control words from the
         input port of ring 0 are passed on; the rest are dropped.
     delay : Out(32)
-        Measured latency in cycles of the link to the successor used last: the latency of wires and one more
-        for the switch; zero without replay.
+        Measured latency in cycles of the link to the successor used last: the latency of the wires plus one cycle for
+        the switch; zero without replay.
     ring : In(1)
         Ring of the packets sent and received; changes only between packets.
     expecting : In(1)
-        A packet may begin at ``o``; without it the next packet waits, on either ring.
+        A packet may begin at ``o``; while it is low, the next packet waits, on either ring.
     load : In(1)
         Pulse: load ``seats``, if the node is ``still``.
     seats : In(seats_layout())
@@ -186,8 +186,8 @@ class SwitchedLink(wiring.Component):
 
     def _repair(self, m, transmitter, receivers, seats, reset):
         """Count words where they enter and leave; connect control words to the ports of ring 0."""
-        # A packet has been sent or expected since links were reset, or there is a control word, sent at the beginning
-        # of a run: all nodes have their settings.
+        # All nodes have their settings: a packet has been sent or expected since links were reset, or there is a
+        # control word, which is sent at the beginning of a run.
         begun = Signal()
         first = seats.sends[0]
         # The transmitter takes nothing before it is at the right port, so this may be a cycle late.

@@ -17,18 +17,18 @@ __all__ = ["COUNTERS", "Engine", "sparsify_cycles", "update_cycles"]
 #: Names of the engine's counter registers.
 COUNTERS = ("compressed_words", "elements_encoded", "command_cycles", "elements_masked")
 
-#: Half words of the longest compressed group: its marks and its values.
+#: Number of half words of the longest compressed group: its marks and its values.
 _HALVES = GROUP // WIDTH + GROUP
 
 
 def update_cycles(length, nonzero):
-    """Cycles of FUSED_UPDATE, as in its event, for ``length`` gradients, ``nonzero`` of them not zero."""
+    """Cycles that the event of FUSED_UPDATE reports; ``nonzero`` of ``length`` gradients are not zero."""
     groups, halves = -(-length // GROUP), -(-length // WIDTH)
     return (2 * GROUP + 2) * groups + 2 * halves + length + 4 * nonzero + 1
 
 
 def sparsify_cycles(length):
-    """Cycles of SPARSIFY, as in its event, for ``length`` elements."""
+    """Cycles that the event of SPARSIFY reports, for ``length`` elements."""
     return 3 * length + 1
 
 
@@ -87,7 +87,7 @@ class Engine(wiring.Component):
         gradients, weights = self.gradients, self.weights
 
         left = Signal(range(self._config.memories.gradient + 1))  # elements left, including the current one
-        position = Signal(range(GROUP))  # element in its group
+        position = Signal(range(GROUP))  # index of the element in its group
         marks = Signal(WIDTH)
         slot = Signal(range(_HALVES))  # index of the next value in the buffer
         value = Signal(signed(WIDTH))

@@ -23,8 +23,8 @@ def _field(name):
 
 _LAST_FIELD = _field("width")
 
-# Comparison of each step: the field, whether the column index is compared with it instead of the row index, whether
-# the other index is subtracted first, and whether equality counts as below.
+# For each step: the field; whether it is compared with the column index, instead of the row index; whether the other
+# index is subtracted first; and whether equality counts as below.
 _STEPS = (
     ("diagonal", True, True, True),
     ("length_rows", False, False, False),
@@ -39,7 +39,7 @@ _STEPS = (
 
 
 def mask_cycles(jobs):
-    """Cycles of MASK, as in its event, for valid jobs of the shapes ``(rows, columns, count)``."""
+    """Cycles that MASK reports in its event, for valid jobs of the shapes ``(rows, columns, count)``."""
     return 2 + sum(_LAST_FIELD + 3 + 2 * count * rows + (len(_STEPS) + 5) * count * rows * columns
                    for rows, columns, count in jobs)
 

@@ -20,7 +20,7 @@ _SPRAM_WORDS = 1 << 14
 def port_signature(words):
     """User's side of a memory port, which accesses an element in each cycle with ``en`` and ``ready`` high.
 
-    The element is written or read. A read element is on ``q`` from the next cycle to the one after the next access.
+    The element is written or read. A read element is on ``q`` from the next cycle to the cycle after the next access.
     """
     return wiring.Signature({
         "en": Out(1),

@@ -81,7 +81,7 @@ class Int16Node(wiring.Component):
             *(at(unit, path).eq(getattr(registers, setting.name)) for engine, unit in units
               for path, setting in engine.inputs.items()),
         ]
-        # The first engine gets all operations that no other engine has: the queue passes no unknown one.
+        # The first engine gets all operations that no other engine has; the queue rejects unknown operations.
         rest = [Cat(queue.operation == operation.code for operation in engine.operations).any()
                   for engine in described[1:]]
         chosen = [~Cat(rest).any() if rest else Const(1), *rest]

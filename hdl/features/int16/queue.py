@@ -12,7 +12,7 @@ from hdl.control.registers import RULE, checked_layout
 
 __all__ = ["CommandQueue", "engine_signature", "fields_layout"]
 
-#: Permitted forms of extents: reach of each base in the operations of an int16 node.
+#: Permitted combinations of extents: the reach of each base in an operation of an int16 node.
 _FORMS = ([Reach.LENGTH, Reach.LENGTH, None], [Reach.LENGTH, Reach.START, Reach.START])
 
 # Positions of the words of a descriptor that are read; the remaining ones are not used.
@@ -40,9 +40,9 @@ def engine_signature(config):
 class CommandQueue(wiring.Component):
     """Queue, check, hold and start commands, and queue their events, one command after the other.
 
-    The unit behaves as :class:`hdl.control.command_queue.CommandQueue` does in a full node, with the same verdicts in
-    the same order, the same flags and time-outs. A command stays in memory until its event has been written, and is
-    checked word by word as it is read from there.
+    The unit behaves as :class:`hdl.control.command_queue.CommandQueue` does in a full node, with the same checks in
+    the same order, and the same flags and time-outs. A command stays in memory until its event has been written, and
+    is checked word by word as it is read from there.
 
     Parameters
     ----------

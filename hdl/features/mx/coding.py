@@ -24,7 +24,7 @@ class Encoder(wiring.Component):
 
     One beat is taken per cycle, also from block to block and from packet to packet, except for missing beats of a
     partial last block. The first words of a block are offered :attr:`latency` cycles after its last beat was
-    accepted, where its first beat completes a word. ``i.ready`` depends combinationally on ``o.ready``.
+    accepted, if its first beat completes a word. ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class Encoder(wiring.Component):
         return m
 
     def _find(self, m, blocks):
-        """Detect zeros and saturations. A nonzero code of a normal number is never decoded to zero: steps of a
+        """Detect zeros and saturations. A nonzero code of a normal number is never decoded to zero: steps between a
         block's numbers are powers of two, so the smallest normal number is one of them, or is next to zero."""
         block = blocks.payload
         nan = block.exponent == self._codec.nan
@@ -126,7 +126,7 @@ class Decoder(wiring.Component):
     i : In(stream of beat_layout(words))
         ``keep`` must be all ones except in the last beat, as usual.
     o : Out(stream of beat_layout(lanes, format.width))
-        Whole blocks: all elements are kept.
+        Only whole blocks are output: all elements are kept.
     error : Out(1)
         Pulse: a block is incomplete.
     """

@@ -40,7 +40,7 @@ class Dequantizer(wiring.Component):
     -------
     i : In(stream of block_layout(codec, lanes))
     o : Out(stream of beat_layout(lanes, format.width))
-        Whole blocks: all elements are kept.
+        Only whole blocks are output: all elements are kept.
     """
 
     def __init__(self, *, codec, lanes, format=FP32):

@@ -1,27 +1,27 @@
 # amaranth: UnusedElaboratable=no
 """Shared-exponent formats: blocks of numbers with a common exponent.
 
-A **block** is ``block`` elements. It holds one exponent; for each subset of ``subset`` elements a difference,
-by which the subset's own exponent is lower; and for each element a sign and a magnitude. The formats of
+A **block** consists of ``block`` elements. It has one exponent; for each subset of ``subset`` elements the difference
+by which the subset's exponent is lower; and for each element a sign and a magnitude. The formats of
 :mod:`hdl.features.mx.shared_exponent` have integers as magnitudes; those in :mod:`hdl.features.mx.microscaling` are
 the formats of OCP MX, with integers or small floating-point numbers. The units work with any of them:
 :mod:`hdl.features.mx.quantizer` and :mod:`hdl.features.mx.dequantizer` convert between numbers and blocks,
-:mod:`hdl.features.mx.packing` between blocks and words, and :mod:`hdl.features.mx.coding` joins both.
+:mod:`hdl.features.mx.packing` between blocks and words, and :mod:`hdl.features.mx.coding` combines them.
 
 The scale rule
 --------------
 Exponents are as in binary32, biased by 127, and e(x) is the exponent field of an element.
 
-1. E is the largest e(x) of the block, or the codec's ``lowest`` where all are smaller. E - ``lowest`` is stored.
-   With a scale that is rounded up, e(x) is one higher here if the fraction of x is above the fraction of the format's
+1. E is the largest e(x) of the block, or the codec's ``lowest`` if all are smaller. E - ``lowest`` is stored.
+   If scales are rounded up, e(x) is one higher here if the fraction of x is above the fraction of the format's
    largest number, unless e(x) is 0, or already 254.
 2. A block with an e(x) of 255, an infinity or a NaN, is NaN as a whole: its exponent is stored as ones, and
    everything else as zeros.
 3. D, for each subset, is E less the largest e(x) of the subset, but at most 2 ** ``difference_bits`` - 1.
-4. The magnitude is that of x / 2 ** (E - D - 127) in the element's format, rounded, and at most the largest one: a
+4. The magnitude is |x| / 2 ** (E - D - 127) in the element's format, rounded, and at most the largest one: a
    number that rounding would raise beyond it is not rounded up, and no rounding changes E or D.
-5. Subnormal numbers are zeros, before all of this when encoding and after it when decoding; a number of 2 ** 128 or
-   more, which no encoder produces, decodes as an infinity. A zero keeps its sign where the element's format has one.
+5. Subnormal numbers become zeros, before all other steps of encoding and after decoding; a number of 2 ** 128 or
+   more, which no encoder produces, decodes as an infinity. A zero keeps its sign if the element's format has one.
 6. Elements that are missing in the last block of a packet are +0.
 
 With integers of m bits the value is (-1) ** s * 2 ** (E - D - 127) * 2 ** (1 - m) * M. An exponent of d bits, fewer
@@ -73,7 +73,7 @@ class Rounding(enum.Enum):
 
 
 def random_state(seed):
-    """First state of stochastic rounding's shift register: the seed, mixed by splitmix64."""
+    """Initial state of the shift register for stochastic rounding: the seed, mixed by splitmix64."""
     state, mask = 0, (1 << 64) - 1
     for part in range(2):
         seed = (seed + 0x9E3779B97F4A7C15) & mask
@@ -100,8 +100,8 @@ def check_power(name, value, low, high):
 class BlockCodec:
     """Common members of all formats with one exponent per block.
 
-    A magnitude is a field above ``fraction_bits`` bits, as in a floating-point number; the field of an integer is its
-    highest bit. Numbers with the field zero have no hidden bit.
+    A magnitude has a field above its ``fraction_bits`` lowest bits, as in a floating-point number; the field of an
+    integer is its highest bit. Numbers with a field of zero have no hidden bit.
 
     Parameters
     ----------
@@ -212,6 +212,6 @@ def check_among(codec, among):
 
 
 def choice_port(among):
-    """Member of a unit that chooses from formats: the index of the packets' format in ``among``. It must hold while
-    the unit is not empty."""
+    """Member of a unit that chooses from formats: the index of the packets' format in ``among``. It must not change
+    while the unit is not empty."""
     return {"choice": In(range(max(len(among), 2)))} if among else {}

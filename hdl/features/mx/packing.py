@@ -14,7 +14,7 @@ __all__ = ["Packer", "Unpacker", "check_words", "min_words", "positions"]
 
 
 def positions(codec, lanes):
-    """Start positions of beats in a word, the bits of each beat, and the maximum number of words it completes."""
+    """Start positions of beats in a word, bits of each beat, and maximum number of words it completes."""
     beats = codec.block // lanes
     sizes = [codec.header_bits * (beat == 0) + lanes * codec.code_bits for beat in range(beats)]
     start, words, seen = 0, 1, []
@@ -33,8 +33,8 @@ def min_words(codec, lanes):
 
 
 def _together(codec, among, lanes):
-    """:func:`positions` of formats to choose from: all starts, sizes of first and further beats by format, and the
-    maximum number of words."""
+    """Combine :func:`positions` of several formats: all start positions, the sizes of first and further beats by
+    format, and the maximum number of words."""
     formats = [positions(option, lanes) for option in among or [codec]]
     return (sorted({start for starts, _, _ in formats for start in starts}),
             [(sizes[0], sizes[-1]) for _, sizes, _ in formats], max(words for _, _, words in formats))
@@ -57,8 +57,8 @@ def check_words(words, least):
 class Packer(wiring.Component):
     """Pack blocks into words.
 
-    One beat is taken per cycle, and the words that it completes are offered :attr:`latency` cycle later, if any; with
-    the last beat of a packet also the rest. ``i.ready`` depends combinationally on ``o.ready``.
+    One beat is taken per cycle, and the words that it completes are offered :attr:`latency` cycle later, if any;
+    after the last beat of a packet, the rest is offered, too. ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class Packer(wiring.Component):
         else:
             m.d.comb += piece.eq(Cat(header, body))
 
-        # Bits of the incomplete word so far, with zeros above, and their number in units of the positions.
+        # Bits of the incomplete word so far, with zeros above them, and their number, in units of the positions.
         left = Signal(max(starts[-1], 1))
         count = Signal(range(max(WORD // unit, 2)))
         moved = Signal(len(left) + len(piece))
@@ -158,8 +158,8 @@ class Unpacker(wiring.Component):
     ``o.ready``.
 
     A packet that ends inside a block raises ``error`` with the first incomplete beat. That beat and the other beats
-    of the block are output as NaN, by their exponent, and the next packet is not affected. The bits after the last
-    block, fewer than 32, are ignored.
+    of the block are output as NaN, encoded in the exponent, and the next packet is not affected. The bits after the
+    last block, fewer than 32, are ignored.
 
     Parameters
     ----------
@@ -210,7 +210,7 @@ class Unpacker(wiring.Component):
         opening, further = (_of(self, [sizes[which] // unit for sizes in pairs]) for which in (0, 1))
         beat = self.i.payload
 
-        # The words that were taken last, the used part of them, and whether they are a packet's last.
+        # The words that were taken last, the used part of them, and whether they are the last words of a packet.
         held = Signal(row, reset_less=True)
         whole = row // unit
         used = Signal(range(max(whole, 2)), init=whole - 1)  # minus one; `whole` when all words are used up

@@ -37,7 +37,7 @@ class Pipeline:
         return SimpleNamespace(**later)
 
     def delay(self, name, value, steps):
-        """Delay a value by some steps: by flip-flops, or by a memory where that is smaller."""
+        """Delay a value by some steps: by flip-flops, or by a memory if that is smaller."""
         rows = steps - 1
         if steps <= _SHORT:
             for age in range(steps):

@@ -40,7 +40,7 @@ def _saturated(value, width):
 
 
 def _levels(codec, lanes):
-    """Steps of the comparisons within a beat, and whether there is a comparison from beat to beat."""
+    """Number of comparison steps within a beat, and whether there is a comparison from beat to beat."""
     return lanes.bit_length() - 1, codec.block > lanes or codec.lowest > 0
 
 
@@ -58,11 +58,11 @@ class Quantizer(wiring.Component):
     """Align the elements of blocks to the blocks' exponents.
 
     One beat is taken and one is output per cycle. The first beat of a block is offered :attr:`latency` cycles after
-    its last one was accepted: elements are delayed just as long as it takes to determine the largest exponent. A
-    partial last block is filled up with +0, one beat per cycle; ``i.ready`` is low then.
+    its last one was accepted: elements are delayed by exactly the time that it takes to determine the largest
+    exponent. A partial last block is filled up with +0, one beat per cycle; ``i.ready`` is low then.
 
-    All stages move together: when the output is free and, while a block is incomplete, with each of its beats. A
-    block with late beats therefore holds up the previous one. ``i.ready`` depends combinationally on ``o.ready``.
+    All stages move together when the output is free and, while a block is incomplete, only as its beats arrive. A
+    block with late beats therefore delays the previous block. ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class Quantizer(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the acceptance of a block's last beat to the offer of its first."""
+        """Cycles from the acceptance of a block's last beat to the offer of its first beat."""
         return quantizer_latency(self._codec, self._lanes)
 
     def elaborate(self, platform):
@@ -111,7 +111,7 @@ class Quantizer(wiring.Component):
         stochastic = codec.rounding is Rounding.STOCHASTIC
         source = self.i.payload
 
-        # Entering beats: from the input, or zeros where a block is partial.
+        # Beats that enter: from the input, or zeros that fill up a partial block.
         beat = Signal(range(max(beats, 2)))
         padding = Signal()
         final = Signal()

@@ -16,7 +16,7 @@ class Encoder(coding.Encoder):
 
     Parameters, members and throughput are as in :class:`hdl.features.mx.coding.Encoder`, with an
     :class:`~hdl.features.nvfp4.format.NVFP4` as ``codec``. The first words of a block are offered :attr:`latency`
-    cycles after its last beat was accepted, where its first beat completes a word.
+    cycles after its last beat was accepted, if its first beat completes a word.
     """
 
     @property

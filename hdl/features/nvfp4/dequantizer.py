@@ -33,7 +33,7 @@ class Dequantizer(wiring.Component):
     -------
     i : In(stream of block_layout(codec, lanes))
     o : Out(stream of beat_layout(lanes, format.width))
-        Whole blocks: all elements are kept.
+        Only whole blocks are output: all elements are kept.
     """
 
     latency = 2
@@ -55,7 +55,7 @@ class Dequantizer(wiring.Component):
 
         code = source.exponent[:7]
         opened = open_scale(m, code)
-        # One and a half times the scale, in units of 1 / 16 of its power of two; 32 and more carry.
+        # One and a half times the scale, in units of 1 / 16 of its power of two; values from 32 on carry.
         more = Signal(6)
         significand = Cat(opened.fraction, C(1, 1))
         m.d.comb += more.eq(significand + (significand << 1))

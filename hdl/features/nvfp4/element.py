@@ -2,8 +2,8 @@
 
 No quotient is computed. A magnitude and the scale of its block have significands X / 64 and k / 8. A subtraction
 of exponents and the highest bits gives the power of two of their quotient, so that X or 2 X is at least 8 k and below
-16 k. The element changes at 8 k, 10 k, 12 k or 14 k, a comparison of eight bits; two comparators are enough, since no
-power of two has more than two of these thresholds.
+16 k. The element changes at 8 k, 10 k, 12 k or 14 k, which eight-bit comparisons decide; two comparators are enough,
+since no power of two has more than two of these thresholds.
 """
 
 from amaranth.hdl import C, Cat, Mux, Signal
@@ -29,7 +29,7 @@ def find_element(m, pipeline, name, key, base, fraction):
     key : View of KEY
         The magnitude; exponent 0 encodes zero.
     base : Value
-        Fraction of the scale, three bits, and above it the biased exponent of numbers of the scale / 8.
+        Fraction of the scale, three bits, and above it the biased exponent of the scale divided by 8.
     fraction : Value
         The fraction of the scale, one step later.
 
@@ -50,7 +50,7 @@ def find_element(m, pipeline, name, key, base, fraction):
         f"placed_{name}", quotient=quotient, equal=equal, twice=key.fraction[3:] < base[:3],
         number=Cat(key.rest, key.fraction, C(1, 1)))
 
-    # Half of X or 2 X, and whether there is a remainder; to compare with 5 k, 6 k and 7 k.
+    # Half of X or 2 X, and whether there is a remainder, for comparisons with 5 k, 6 k and 7 k.
     quotient, number = placed.quotient, placed.number
     half = Signal(8, name=f"half_{name}")
     m.d.comb += half.eq(Mux(placed.twice, number, Cat(number[:2].any(), number[2:])))

@@ -9,7 +9,7 @@ tensor scale is a parameter of the codec: a power of two, which costs no gates.
 2. An element is x / (block scale * tensor scale) as a number of E2M1, rounded to nearest even; at most 6. A zero
    keeps its sign.
 3. Both quotients are exact before rounding. Quotients that are rounded to binary32 first give the same bits:
-   every number halfway between two of a format, times its divisor, is a number of binary32, and a quotient next to it
+   every midpoint of two numbers of a format, times its divisor, is a number of binary32, and a quotient next to it
    differs from it by more than half a unit in its last place.
 4. A block with an infinity or a NaN is NaN: 0x7f is stored as its scale, and zeros as its elements.
 5. Elements that are missing in the last block of a packet are +0.

@@ -45,7 +45,7 @@ class ScaledForm(BlockForm):
 
     @property
     def scaling(self):
-        """Cycles of the multiplication of a dot product by the fractions of both scales."""
+        """Number of cycles for multiplying a dot product by the fractions of both scales."""
         return 1
 
     @property
@@ -72,7 +72,7 @@ class ScaledRounder(wiring.Component):
     """Round the elements of blocks to E2M1 with a scale of E4M3, as integers in units of the smallest element.
 
     Scales and elements are computed as in the :class:`~hdl.features.nvfp4.quantizer.Quantizer`, three cycles after
-    the largest key arrived. Members and latency are as in :class:`SubsetRounder`; pairs have no meaning.
+    the largest key arrived. Members and latency are as in :class:`SubsetRounder`; ``odd`` has no effect.
 
     Parameters
     ----------

@@ -31,8 +31,8 @@ class Quantizer(wiring.Component):
     One beat is taken and one is output per cycle. The first beat of a block is offered :attr:`latency` cycles after
     its last one was accepted. A partial last block is filled up with +0, one beat per cycle; ``i.ready`` is low then.
 
-    All stages move together, as in :class:`hdl.features.mx.quantizer.Quantizer`: when the output is free and, while a
-    block is incomplete, with each of its beats. ``i.ready`` depends combinationally on ``o.ready``.
+    All stages move together, as in :class:`hdl.features.mx.quantizer.Quantizer`, when the output is free and, while a
+    block is incomplete, only as its beats arrive. ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -58,14 +58,14 @@ class Quantizer(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the acceptance of a block's last beat to the offer of its first."""
+        """Cycles from the acceptance of a block's last beat to the offer of its first beat."""
         return quantizer_latency(self._codec, self._lanes)
 
     def elaborate(self, platform):
         m = Module()
         beat, beats, power = self.i.payload, self._codec.block // self._lanes, self._codec.power
 
-        # Beats that enter: from the input, or zeros where a block is partial.
+        # Beats that enter: from the input, or zeros that fill up a partial block.
         number = Signal(range(max(beats, 2)))
         filling = Signal()
         enters = Signal()

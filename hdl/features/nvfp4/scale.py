@@ -15,7 +15,7 @@ __all__ = ["KEY", "ORIGIN", "find_scale", "open_scale"]
 #: of the magnitudes.
 KEY = StructLayout({"rest": 1, "fraction": 6, "exponent": 8})
 
-#: Biased exponent of numbers of 1 with the scale 1, less the field of E4M3 for that scale: 127 - 7.
+#: Biased exponent of the number 1 with the scale 1, less the E4M3 field of that scale: 127 - 7.
 ORIGIN = 120
 
 
@@ -57,7 +57,7 @@ def find_scale(m, pipeline, largest, power):
 
 
 def open_scale(m, code):
-    """Open a scale of E4M3 above zero.
+    """Split a scale of E4M3 above zero into its fraction and the field of its exponent.
 
     Returns
     -------

@@ -36,9 +36,9 @@ class BanksSignature(wiring.Signature):
     -------
     edit : Out(edit_layout())
     ask : Out(1)
-        High for the one cycle that judges an edit.
+        High for one cycle, when an edit is checked.
     verdict : In(Status)
-        Verdict in the same cycle; with OK, the edit is accepted.
+        Result of the check, in the same cycle; with OK, the edit is accepted.
     run : Out(run_layout())
         Next run; held until it has begun.
     loaded : In(1)
@@ -55,9 +55,9 @@ class BanksSignature(wiring.Signature):
 
 
 class ProgramBanks(wiring.Component):
-    """Select the running bank, and judge edits.
+    """Select the running bank, and check edits.
 
-    The set of a run is its ``first``, the number of passes before it, and each pass is a set. An edit is accepted
+    Each pass is a set. The set of a run is its ``first``, the number of passes before the run. An edit is accepted
     if it is newer than the latest one, is for the set after the latest run, and has the digest of the idle bank,
     which must not be empty. It waits until a run begins with its set. In that cycle banks are swapped, for all
     queues, and never during a run. A run that begins with a different set leaves the edit waiting, and uses the
@@ -97,7 +97,7 @@ class ProgramBanks(wiring.Component):
         for_idle = Signal()  # words are for the idle bank
         counted = Signal()
         known = Signal()  # there is a digest
-        digest = Signal(32)  # complement of the register
+        digest = Signal(32)  # complement of the CRC register
         following = Signal(16)  # set after the latest run
         due = Signal(16)  # set of the waiting edit
         turns = Signal()

@@ -24,8 +24,8 @@ class ProgramMemory(wiring.Component):
     before the header's slot; the last word of each command then extends it by this command, so that a program
     contains only commands that are completely stored. Words after the last slot are dropped.
 
-    ``data`` is the word that was addressed one cycle before; a word can be read from the cycle after its acceptance
-    on.
+    ``data`` is the word that was addressed one cycle before; a word can be read in the cycle after its acceptance, or
+    later.
 
     With two banks there are programs in both. Reads, ``lengths`` and ``model`` refer to ``bank``, and so do loads,
     unless a header is for the other bank, the idle one. A header of queue 0 and slot 0 for the idle bank

@@ -1,4 +1,4 @@
-"""States of the host port for loading and running programs, and for judging edits."""
+"""States of the host port for loading and running programs, and for checking edits."""
 
 from hdl.control.protocol import Opcode, Status
 

@@ -20,9 +20,9 @@ class RegionVersions(wiring.Component):
     """Count the updates of regions of weights, and compare with the number of updates that a command requires.
 
     A region has one copy of weights, or two copies that are ``apart``, for even and for odd passes. An update
-    produces the next version: of the only copy from itself, or of the copy of its pass from the other copy. A command
-    of pass p requires version p in a region with one copy. With two copies it requires version p - 1, or 0 in the
-    first pass, of the copy of its pass: the weights then lag by one update.
+    produces the next version of a copy: of the only copy from itself, or of its pass's copy from the other copy. A
+    command of pass p requires version p in a region with one copy. With two copies it requires version p - 1, or 0 in
+    the first pass, of the copy of its pass: the weights then lag by one update.
 
     ``version``, ``expected`` and ``right`` refer to the command at ``head`` :attr:`settling` cycles after it has
     changed, and :attr:`latency` cycles after an update has ``ended``. Region 0 is always right.
@@ -44,7 +44,7 @@ class RegionVersions(wiring.Component):
     begun : In(1)
         An update of region ``update`` begins; there is one at a time.
     ended : In(1)
-        The update has succeeded, two cycles later or more; another may begin two cycles after this one.
+        The update has succeeded, at least two cycles after it began; another may begin two cycles after that.
     update : In(region_layout())
         Region of the update, with ``begun``.
     version : Out(16)

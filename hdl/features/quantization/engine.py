@@ -1,4 +1,4 @@
-"""Inference as a command of a node: layer after layer, each for all samples, between the node's memories."""
+"""Inference as a command of a node: layer after layer, each for all samples, between the memories."""
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -184,7 +184,7 @@ class InferenceDataflow(wiring.Component):
         under_way = Signal(16)  # layers that have begun and are not yet in memory
         layer = fork.o[4]
         issued = jobs["inputs"].job.valid & jobs["inputs"].job.ready
-        # The first inputs have the memory to themselves: parameters, read after them, arrive in time.
+        # The first inputs do not share the memory: parameters, which are read after them, arrive in time.
         asked, opened = Signal(), Signal()
         begins = Signal()
         m.d.comb += [
@@ -271,7 +271,7 @@ def infer_cycles(layers, samples, *, lanes, form=Form.ADJUSTED):
     form : Form
     """
     first_rows = -(-layers[0][1] // (4 * lanes))
-    # The list, the first layer, a job for its first inputs, the inputs, and their way through the buffer.
+    # Cycles for the list, the first layer, a job for its first inputs, the inputs, and their way through the buffer.
     ahead = RowReader.latency + LayerReader.latency(lanes=lanes) + SkidBuffer.latency + SampleJobs.latency
     ahead += RowReader.latency + first_rows
     after = latency(lanes=4 * lanes, form=form) + SkidBuffer.latency + Requantizer.latency + SkidBuffer.latency
@@ -289,10 +289,10 @@ def counts_layout():
 class InferenceEngine(wiring.Component):
     """Run INFER on the memories of a node, one command after the other.
 
-    A command is run by the :class:`InferenceDataflow`, which is held in reset between commands, and reported by one
-    event. docs/protocol.md describes the list of layers. Without samples, a command succeeds immediately.
+    The :class:`InferenceDataflow`, which is held in reset between commands, runs a command, and one event reports it.
+    docs/protocol.md describes the list of layers. Without samples, a command succeeds immediately.
 
-    All layers before an invalid one are executed, and none from it on; only the results of executed layers are
+    All layers before an invalid one are executed, and no further ones; only the results of executed layers are
     written.
 
     Parameters

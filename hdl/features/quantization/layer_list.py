@@ -18,9 +18,9 @@ def layer_layout():
     """Layout of a layer of INFER, in eight words: its shape, and the addresses of its parts.
 
     Addresses are in elements, and each is the start of a memory row: ``codes`` in the weight memory, the rest in
-    the gradient memory. Codes have 8 bits if ``wide``, otherwise 4; with ``subtract`` weights are Z - Q instead of
-    Z + Q, with ``signed`` inputs are int8, with ``relu`` outputs are uint8 instead of int8, with ``raw`` 32-bit
-    sums. ``final`` is set on the last layer of a list.
+    the gradient memory. Codes have 8 bits if ``wide``, otherwise 4; ``subtract`` makes weights Z - Q instead of Z +
+    Q, ``signed`` makes inputs int8, ``relu`` makes outputs uint8 instead of int8, and ``raw`` 32-bit sums. ``final``
+    is set on the last layer of a list.
     """
     return data.StructLayout({
         "wide": 1, "subtract": 1, "signed": 1, "relu": 1, "raw": 1, "final": 1, "reserved": 10, "outputs": 16,

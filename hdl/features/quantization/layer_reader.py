@@ -13,7 +13,7 @@ __all__ = ["INPUT_ROWS", "LayerReader", "checked_layer_layout", "flags_layout"]
 INPUT_ROWS = 256
 """Maximum memory rows for the inputs of a sample."""
 
-#: Number of bits of the numbers in a layer's record.
+#: Number of bits of the sizes of a layer.
 _BITS = 16
 
 
@@ -53,7 +53,7 @@ class LayerReader(wiring.Component):
     - if the list ends before the layer.
 
     Reserved bits are ignored. A layer is offered :meth:`latency` cycles after its first beat was taken.
-    ``i.ready`` depends only on registers, and ``o`` holds registers.
+    ``i.ready`` depends only on registers, and ``o`` consists of registers.
 
     Parameters
     ----------

@@ -45,7 +45,7 @@ class MatrixVector(wiring.Component):
 
     In the adjusted form each lane has an adder, which forms the weight A = Z + Q or Z - Q, and multiplies by it. In
     the separate form lanes multiply codes, the inputs are also summed, and their sum is multiplied by Z once per
-    output. Both give the same numbers if every A has at most ``bits`` + 1 bits. Sums wrap at 32 bits; sums
+    output. Both forms give the same numbers if every A has at most ``bits`` + 1 bits. Sums wrap at 32 bits; sums
     bounded as in :mod:`hdl.features.quantization.arithmetic` never do.
 
     One beat is taken per cycle, without a bubble between outputs, and a sum is offered :attr:`latency` cycles after
@@ -107,7 +107,7 @@ class MatrixVector(wiring.Component):
                 m.d.sync += later.eq(value)
             return later
 
-        # Marks that travel with the products: a valid beat, the first and the last beat of its sum.
+        # Flags that accompany the products: a valid beat, the first and the last beat of its sum.
         ended = Signal(init=1)  # the next beat is the first of a sum
         with m.If(free & self.i.valid):
             m.d.sync += ended.eq(beat.last)

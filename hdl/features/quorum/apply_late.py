@@ -20,10 +20,10 @@ __all__ = ["ApplyLate", "ApplyLateFlow"]
 class ApplyLate(wiring.Component):
     """Run APPLY_LATE: wait until the round of the command is closed, then apply a late gradient.
 
-    If there are both an on-time gradient and a late one, the former becomes the sum of itself and the late one times
-    its weight; if there is only a late one, it becomes this product. Product and sum are in binary32, each rounded to
-    nearest even. Without a late gradient nothing is done. The gradients have ``length`` elements and are in slots,
-    ``stride`` elements apart from ``gradient_base`` on.
+    If there are both an on-time gradient and a late one, the late one is multiplied by its weight and added to the
+    on-time one; if there is only a late one, it is replaced by the product. Product and sum are in binary32, each
+    rounded to nearest even. Without a late gradient nothing is done. The gradients have ``length`` elements and are
+    in slots, the first one at ``gradient_base``, ``stride`` elements apart.
 
     Elements are processed one by one, in rows: a row takes ``lanes`` plus 4 cycles, or plus 7 with two gradients.
 

@@ -19,20 +19,20 @@ class QuorumCloser(wiring.Component):
     The unit stores the gradients of all nodes, by node and slot. While its node ``waits`` for a round it examines one
     gradient per cycle; a lap through all takes :attr:`lap` cycles. At the end of a lap the round is closed if
     ``quorum`` of the gradients examined in it are on time, or if ``deadline`` cycles have passed since the end of the
-    lap that found the first one. The next lap removes the gradients of the round, and gradients too late for any
-    round; then the round is offered at ``close``. A gradient that is heard takes one cycle of a lap, and misses the
-    round if the lap has passed its position.
+    lap with the first one. The next lap removes the gradients of the round, and gradients too late for any round;
+    then the round is offered at ``close``. A gradient that arrives takes one cycle of a lap, and misses the round if
+    the lap has passed its position.
 
     Each node can have one on-time gradient, and one late one: the oldest with a weight. The index is the sum of the
     weights in sixteenths, modulo 512.
 
-    A gradient is heard in any cycle except during a reset and :attr:`lap` cycles after it. ``close`` is a register.
+    A gradient can arrive in any cycle except during a reset and :attr:`lap` cycles after it. ``close`` is a register.
 
     Members
     -------
     heard : In(stream of heard_layout())
     waits : In(1)
-        The node waits for a round to be closed. It falls when the node has learned of the closing.
+        The node waits for a round to be closed. It falls when the closing has reached the node.
     tag : In(16)
         Number of the round; held with ``waits``.
     quorum : In(5)
@@ -76,7 +76,7 @@ class QuorumCloser(wiring.Component):
             write.data.tag.eq(self.heard.payload.tag),
         ]
 
-        # Results of the lap. The first slot of a node is held for the second; masks rotate by one per node.
+        # Results of the lap. The first slot of a node is held until the second comes; masks rotate by one per node.
         before = Signal(data.StructLayout({"fresh": 1, "weight": 5, "age": 4}))
         on_time, late, chosen = Signal(NODES), Signal(NODES), Signal(NODES)
         total, count = Signal(INDEX_BITS), Signal(5)

@@ -21,7 +21,7 @@ __all__ = ["QuorumEngine"]
 class QuorumEngine(wiring.Component):
     """Run APPLY_LATE, and hold commands with ``round`` until they may start.
 
-    Connects :class:`~hdl.features.quorum.state.QuorumState`, :class:`~hdl.features.quorum.closer.QuorumCloser`,
+    It connects :class:`~hdl.features.quorum.state.QuorumState`, :class:`~hdl.features.quorum.closer.QuorumCloser`,
     :class:`~hdl.features.quorum.apply_late.ApplyLate`, :class:`~hdl.features.quorum.gate.ComputeGate` and
     :class:`~hdl.features.quorum.gate.UpdateGate`, which are described there. docs/ring/quorum.md states the rules.
 

@@ -94,10 +94,10 @@ class ComputeGate(wiring.Component):
 class UpdateGate(wiring.Component):
     """Hold a FUSED_UPDATE with ``round`` until its scale is read, and give it the gradients of its round.
 
-    It uses this node's on-time gradient, or else the late gradient, or else the zeros after the slots. Its scale
-    belongs to the round's index. Other commands pass without a register.
+    It uses this node's on-time gradient, or else the late gradient, or else the zeros after the slots. Its scale is
+    selected by the round's index. Other commands pass without a register.
 
-    Such an update is offered at ``gate.o`` :attr:`latency` cycles after ``gate.i``, if the memory grants its read.
+    An update is offered at ``gate.o`` :attr:`latency` cycles after ``gate.i``, if the memory grants its read.
 
     Parameters
     ----------

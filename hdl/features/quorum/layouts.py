@@ -1,4 +1,4 @@
-"""Layouts of rounds of gradients, the interface to control words, and the verdict on a gradient by its age."""
+"""Layouts of rounds of gradients, the interface to control words, and classification of gradients."""
 
 from amaranth.hdl import Cat, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -106,9 +106,9 @@ def quorum_signature():
 
 
 def judge(m, name, *, tag, present, of, weights):
-    """Judge a gradient of round ``of`` when round ``tag`` is closed.
+    """Classify a gradient of round ``of`` when round ``tag`` is closed.
 
-    Rank 0 and the node itself both use this function, since both must reach the same verdict.
+    Rank 0 and the node itself both use this function, since they must reach the same result.
 
     Returns
     -------

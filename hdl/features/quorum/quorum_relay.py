@@ -1,4 +1,4 @@
-"""READY and CLOSE: reports of nodes to rank 0 about gradients, and of rank 0 to nodes about rounds."""
+"""READY and CLOSE: nodes report gradients to rank 0, and rank 0 reports closed rounds to the nodes."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -15,7 +15,7 @@ CLOSE_WORDS = 3
 
 
 class QuorumRelay(wiring.Component):
-    """Forward READYs towards rank 0, and a CLOSE from there once around the ring.
+    """Forward READYs towards rank 0, and a CLOSE from rank 0 once around the ring.
 
     Rank 0 removes both types, so words of rounds never wait for later ones: rank 0 accepts all words, and the other
     nodes wait only for their successor. A node's own READY has priority over arriving words, but never interrupts a
@@ -71,7 +71,7 @@ class QuorumRelay(wiring.Component):
             inserts.eq(rounds.ready.valid & known & ~first & (count == 0)),
             self.i.ready.eq(Mux(first, rounds.heard.ready | ~is_ready, ~wanted | (free & ~inserts))),
             taken.eq(self.i.valid & self.i.ready),
-            # At rank 0, its own gradients are heard when no other node's are.
+            # At rank 0, gradients of other nodes have priority over its own gradients.
             rounds.heard.valid.eq(first & ((self.i.valid & is_ready) | rounds.ready.valid)),
             rounds.ready.ready.eq(Mux(first, rounds.heard.ready & ~(self.i.valid & is_ready), inserts & free)),
         ]

@@ -22,9 +22,9 @@ __all__ = ["QuorumState"]
 class QuorumState(wiring.Component):
     """Keep the slots of a node and its share in the active round, and count the fates of gradients.
 
-    A slot is free, or its gradient is being computed, is pending, or is taken by a closed round that has not ended.
-    When a computation ends, it is judged by the latest closed round, at most :attr:`latency` cycles later: its
-    gradient becomes pending and is reported to rank 0 once, or it is too late for any weight and is dropped.
+    A slot is free, or its gradient is being computed, is pending, or is used by a closed round that has not ended.
+    When a computation ends, its gradient is compared with the latest closed round at most :attr:`latency` cycles
+    later: it becomes pending and is reported to rank 0 once, or it is too late for any weight and is dropped.
     :attr:`latency` cycles after a round is closed, the node's gradient of that round is taken if it is on time, and
     its oldest one with a weight is taken if the round includes a late one of this node; gradients too late for any
     weight are dropped, and their slots become free. Weights must not grow with the age, so that the fate of a
@@ -33,8 +33,8 @@ class QuorumState(wiring.Component):
     A gradient is thus pending, or it is applied, applied late or dropped in the cycle when its slot stops being
     pending. A reset drops all pending gradients.
 
-    At most one round after the active one is closed: rank 0 closes no round before its own share in the previous one
-    has ended, and this node's share in that round came earlier.
+    At most one round after the active one is closed: rank 0 closes no round before its own share in the previous
+    round has ended, and this node's share in that round came earlier.
 
     All outputs depend only on registers, except that ``over`` depends on ``tag``, and ``known`` on ``asked``.
 
@@ -53,7 +53,7 @@ class QuorumState(wiring.Component):
     begun : In(1), into : In(1)
         The gradient is computed in this free slot from now on; there is one at a time.
     ended, good : In(1)
-        The computation has ended, and successfully: the gradient is judged. Otherwise the slot is free.
+        The computation has ended, and has succeeded: its gradient is classified. If it has failed, the slot is free.
     resumed : In(resumed_layout())
         When its ``ready`` rises, the gradient in a slot is pending; it counts as computed.
     asked : In(16)
@@ -117,9 +117,9 @@ class QuorumState(wiring.Component):
             self.known.eq(following.present & (following.tag == self.asked)),
         ]
 
-        # When a round is closed, one cycle for each slot, and one for both; otherwise one cycle per judged gradient.
+        # A closed round takes one cycle for each slot and one for both; otherwise, a classified gradient takes one.
         turn = Signal(SLOTS + 1)
-        ends = Signal(SLOTS)  # its computation has ended, and its gradient is not yet judged
+        ends = Signal(SLOTS)  # its computation has ended, and its gradient is not yet classified
         judges, chosen, present = Signal(), Signal(), Signal()
         of = Signal(16)
         m.d.sync += turn.eq(Cat(self.closed, turn))
@@ -166,7 +166,7 @@ class QuorumState(wiring.Component):
                 with m.If(unreported[n] & (chooses == n)):
                     m.d.sync += reported[n].eq(1)
 
-        # When a round is closed, give a verdict on each slot.
+        # When a round is closed, decide what happens to each slot.
         closing = self.closing
         verdict = data.StructLayout({"fresh": 1, "weight": 5, "stale": 1, "age": 4})
         verdicts = [Signal(verdict, name=f"verdict_{n}") for n in range(SLOTS)]

@@ -1,6 +1,6 @@
 """Check of a word on a link: CRC-8 with polynomial 0x2f, in Koopman's notation 0x97.
 
-Up to three wrong bits are detected in up to 119 bits of data, and so in any word of a link (34 bits and the check).
+Up to three wrong bits are detected in up to 119 bits of data, and thus in any word of a link (34 bits plus check).
 Bits enter from data bit 0 up, then last, then kind; the register starts with all ones and shifts towards bit 7.
 """
 

@@ -23,10 +23,10 @@ class ControlHub(wiring.Component):
     The first word of a message contains the number of further words, which follow the same route. A message without a
     unit is skipped with all its words; a word with nonzero reserved bits was damaged and is skipped on its own.
 
-    If several units have a message, the first one in the list has priority, and a message is sent as a
-    whole. A word passes to a unit without a register, and to ``o`` in :attr:`latency` cycle, with ``o`` as the
-    register; throughput is one word per cycle in each direction. ``i.ready`` depends combinationally on ``i`` and on
-    the unit's ``ready``, and ``give.ready`` on ``o.ready`` and ``give.valid``.
+    If several units have a message, the first one in the list has priority, and a message is never interrupted. A
+    word passes to a unit without a register, and to ``o`` in :attr:`latency` cycle, with ``o`` as the register;
+    throughput is one word per cycle in each direction. ``i.ready`` depends combinationally on ``i`` and on the unit's
+    ``ready``, and ``give.ready`` on ``o.ready`` and ``give.valid``.
 
     With tenants, the first word of each message on a link carries the mark of the tenant that the node executes
     (:func:`~hdl.features.replay.control_word.mark`), which is hidden from units. A message of a different tenant is

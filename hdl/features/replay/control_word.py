@@ -1,7 +1,7 @@
 """Control words: reports that links and nodes send to each other between the words of packets.
 
-A control word has ``kind`` set on the link. One with ``last`` belongs to the link itself and is laid out as
-:func:`restart_layout`; all other words are passed on, and the first word of a message is laid out as
+A control word has ``kind`` set on the link. A control word with ``last`` belongs to the link itself and is laid out
+as :func:`restart_layout`; all other control words are passed on, and the first word of a message is laid out as
 :func:`control_layout`. The first word of a message contains the number of further words.
 """
 
@@ -91,8 +91,7 @@ def mark(word):
 
 
 def marked(word, tenant, own):
-    """First word of a message with the mark of tenant 0 replaced by that of a tenant, or, if ``own``, with
-    the mark removed."""
+    """First word of a message with tenant 0's mark replaced by a tenant's mark or, if ``own``, removed."""
     kind, zeros = word[:4], ready_layout()["zeros"]
     is_signal = kind == ControlType.SIGNAL
     number = Mux(tenant == 0, ControlType.SIGNAL, Cat(tenant, Const(TENANT_SIGNALS[0] >> 2, 2)))

@@ -28,7 +28,7 @@ class ControlUnit:
     name : str
         Name of the submodule.
     takes : tuple of ControlType
-        Types of the messages for it.
+        Types of the messages that it receives.
     make : callable
         Creates the component from a :class:`~hdl.config.NodeConfig`. The component has ``i`` and ``o``, streams of
         :func:`~hdl.features.replay.control_word.message_layout`, or of unsigned(32) if its messages have one word
@@ -74,7 +74,7 @@ class ControlWords(wiring.Component):
     clock_words, record_words : In(unit_words_signature()), in a node with slots
     place_words : In(unit_words_signature()), in a node with messages
     reset_link : In(1)
-        Level: discard all state; in a node with messages, only that of these units: other control words continue.
+        Level: discard all state; with messages, only the state of these units, while control words continue.
     tenant : In(2), in a node with tenants
         Tenant of these control words; changes only while ``reset_link`` is held.
     """

@@ -21,7 +21,7 @@ def two_queues(programs):
 
 
 class ReplayLink(Link):
-    """Base of the links with the wires of replay."""
+    """Base of links that have the wires of replay."""
 
     replay: ClassVar[bool] = True
 
@@ -35,8 +35,8 @@ class ReplayLink(Link):
 class Replay(ReplayLink):
     """Links that send packets on credit, and repeat damaged or lost words, see docs/ring/link.md.
 
-    Such a link has nine more wires. With programs it also has control words, so that commands can wait for commands
-    of other nodes: docs/ring/link.md.
+    These links have nine more wires. With programs they also have control words, so that commands can wait for
+    commands of other nodes: docs/ring/link.md.
 
     Parameters
     ----------

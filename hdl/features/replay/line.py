@@ -105,7 +105,7 @@ class Listener(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        phased = Signal()  # a first message has begun, if its bits are a message
+        phased = Signal()  # a first message has begun, provided that its bits are valid
         count = Signal(range(MESSAGE_BITS + 1))  # bits of the message, or zeros in a row
         bits = Signal(MESSAGE_BITS)
         check = Signal(8, init=_MARKED)

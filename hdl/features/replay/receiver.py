@@ -19,13 +19,12 @@ class ReplayReceiver(wiring.Component):
     """Store incoming packets until the node takes them, and request damaged words again.
 
     Latency is :attr:`latency` cycles from a word on the wires to its offer at ``o``, throughput one word per cycle.
-    All outputs are registers; ``control.ready`` shows in its cycle whether there is room for a control word.
+    All outputs are registers; ``control.ready`` indicates in each cycle whether there is room for a control word.
 
-    A word with a wrong check, or with a number other than its predecessor's plus one, is dropped together with all
-    following words, until RESTART gives the next number; after a reset, all words are dropped until START. Words that
-    had already arrived are then checked and dropped. A control word that arrives while another one waits at
-    ``control`` is treated like a damaged one. Nothing is lost, but each time costs a restart: ``control`` is meant
-    for a sink with room.
+    A word with a wrong check, or with a number out of sequence, is dropped together with all following words, until
+    RESTART gives the next number; after a reset, all words are dropped until START. Words that had already arrived
+    are then checked and dropped. A control word that arrives while another one waits at ``control`` is treated like a
+    damaged one. Nothing is lost, but each of these words costs a restart: the sink of ``control`` should have room.
 
     Parameters
     ----------
@@ -115,7 +114,7 @@ class ReplayReceiver(wiring.Component):
             delivered.eq(follows & due),
             ingress.i.valid.eq(delivered & ~kind),
             ingress.i.payload.eq(word),
-            # A duplicated START, which a wrong `valid` can create from any, is answered only once.
+            # A START that a wrong `valid` has duplicated is answered only once.
             speaker.start.eq(restarts & starts & ~(speaker.active & (restart.id == id))),
             Cat(speaker.now.expect, speaker.now.given, speaker.now.id, speaker.now.recover).eq(
                 Cat(expect, departed, id, recover)),

@@ -21,14 +21,14 @@ class SignalRelay(wiring.Component):
     A node's counts travel once around the ring in SIGNALs, which the node itself removes before it sends the next
     one. There are thus never more than :data:`SOURCES` on a ring, and the queue of this capacity in each node is
     never full. A SIGNAL waits for no data, so no circular wait is possible. Only the latest counts are sent, not
-    every one; if the counts of several queues have changed, they are sent one after another.
+    every change; if the counts of several queues have changed, they are sent one after another.
 
     Counts belong to a run with a number. The first count of any queue in a new run reports to the other nodes that
     the node has begun this run; the counts of all its queues in an earlier run are then dropped. Nothing is sent in a
     run of number 0, or by a single node or one without a place.
 
     A SIGNAL leaves at ``o`` :attr:`latency` cycles after it arrives at ``i``, if no other one precedes it. ``o``
-    comes from registers; ``i.ready`` depends only on registers. Words that are not SIGNALs, or not valid ones of a
+    comes from registers; ``i.ready`` depends only on registers. Words that are not SIGNALs, or not valid SIGNALs of a
     node of the ring, are accepted and dropped; a node without a place assumes a ring of :data:`SOURCES` nodes.
 
     Parameters
@@ -51,7 +51,7 @@ class SignalRelay(wiring.Component):
     of_node, of_queue : In
         Count to read.
     count : Out(16)
-        Latest received count of that queue of that node, a cycle after both; undefined unless ``current``.
+        Latest received count of that queue, one cycle after both inputs; undefined unless ``current``.
     current : Out(1)
         With ``count``: that node has begun the run of this node. The count is 0 if none has arrived.
     reset_link : In(1)
@@ -136,7 +136,7 @@ class SignalRelay(wiring.Component):
                 self.o.valid.eq(passing.o.valid | sends), self.o.payload.eq(Mux(sends, outgoing, passing.o.payload)),
             ]
             with m.If(~away):
-                # One queue after the other; the node's word has priority, at most once in a lap.
+                # Queues are served one after the other; the node's own word has priority, but at most once per lap.
                 m.d.sync += turn.eq(Mux(turn == self._queues - 1, 0, turn + 1))
             with m.If(sends):
                 m.d.sync += [away.eq(1), sent.run.eq(self.run)]

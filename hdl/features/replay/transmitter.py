@@ -18,7 +18,7 @@ __all__ = ["ReplayTransmitter"]
 ENDS = 35
 #: Cycles without news, beyond twice the latency of the wires, until a restart is sent: four messages in all.
 PATIENCE = 4 * MESSAGE_BITS + 5
-#: Cycles beyond ``ENDS`` without an answer until START is sent again: the first time, and any further time.
+#: Cycles beyond ``ENDS`` without an answer until START is repeated: the first repetition, and further ones.
 START_AGAIN, START_AGAIN_LATER = 255, 1023
 
 
@@ -37,8 +37,8 @@ class ReplayTransmitter(wiring.Component):
     """Send packets on credit, and repeat from the word that the receiver requests.
 
     Latency is :attr:`latency` cycles from a word at ``i`` to the wires, throughput one word per cycle. The wires are
-    registers; ``i.ready`` depends on registers, ``control.valid`` and ``reset_link``, all other outputs only on
-    registers and ``reset_link``.
+    registers; ``i.ready`` depends on registers, ``control.valid`` and ``reset_link``; all other outputs depend only
+    on registers and ``reset_link``.
 
     A word is stored until two messages in a row have acknowledged it. Numbers in messages are compared with
     the highest one that was ever sent, not with the number of the next word, which decreases with each restart.
@@ -46,9 +46,9 @@ class ReplayTransmitter(wiring.Component):
     After a reset the first word is START, and packets wait for its answer, which takes the round trip plus twice
     :data:`~hdl.features.replay.line.MESSAGE_BITS` cycles. The answer gives the phase of messages, and ``delay``.
 
-    With two ports there is a link at each, with its own numbers, phase and latency, and one is used at a time. The
-    transmitter switches to the other, in two cycles, when all words have arrived and all credits have returned: a
-    link then has a state of some 30 bits, which is stored. A link starts when the first word waits for it.
+    With two ports there is a link at each, with its own numbers, phase and latency; only one is in use. The
+    transmitter switches to the other link, in two cycles, when all words have arrived and all credits have returned:
+    a link then has a state of some 30 bits, which is stored. A link starts when the first word waits for it.
 
     Parameters
     ----------

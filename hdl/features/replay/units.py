@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Units of control words of nodes that repeat words."""
+"""Control-word units of nodes with links that repeat words."""
 
 from hdl.features.replay.control_word import ControlType
 from hdl.features.replay.control_words import ControlUnit
@@ -18,7 +18,7 @@ def _keepalive(config):
 
 
 def describe(config):
-    """Units by which nodes report finished commands, and work in progress, to each other.
+    """Units that report finished commands, and work in progress, from node to node.
 
     Nodes of two jobs on a ring report nothing to each other.
     """

@@ -11,12 +11,11 @@ NUMBER_BITS = 10
 
 
 class Window(wiring.Component):
-    """Count words that are numbered modulo 1,024, and judge the numbers that the receiver reports.
+    """Count words that are numbered modulo 1,024, and check the numbers that the receiver reports.
 
     The number in a message is plausible if it is between ``acknowledged`` and the highest number that was ever sent.
-    It is not compared with ``send``, which decreases with each restart: otherwise a receiver that knows more than the
-    transmitter would never be believed. Words are released when two messages in a row have reported their
-    arrival.
+    It is not compared with ``send``, which decreases with each restart: otherwise correct numbers above ``send``
+    would never be accepted. Words are released when two messages in a row have reported their arrival.
 
     Parameters
     ----------

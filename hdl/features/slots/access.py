@@ -44,8 +44,8 @@ class AnswerCache(wiring.Component):
     The answer to the latest request is stored if the request is in :data:`ONCE` and the answer has at most
     :attr:`words`. If the next request has the same opcode and tag, it is dropped and receives the stored answer.
 
-    A request is examined for a cycle before its first word passes; otherwise words pass without a register. A
-    stored answer is offered from the cycle after the request's last word on, a word per cycle.
+    A request is examined for one cycle before its first word passes; all further words pass without a register. A
+    stored answer is offered from the cycle after the request's last word on, at one word per cycle.
 
     Members
     -------

@@ -19,7 +19,7 @@ _SUM_BITS, _NUMBER_BITS = 16, 4
 #: Width of the count of further words in a message on links in slots; a FOLLOW has two further words.
 _LEFT_BITS = 2
 
-#: Cycles beyond the round trip: by then, a link with a missing word would have been restarted.
+#: Cycles beyond the round trip until a link with a missing word would have been restarted.
 _PATIENCE = 255
 
 
@@ -100,13 +100,13 @@ class Departures(wiring.Component):
 class Clock(wiring.Component):
     """Count TIME, and set it by SYNCs of rank 0, which circulate once around the ring.
 
-    A SYNC marks the time at which it is on the wires, however long it has waited before. A FOLLOW comes after it,
-    with the time at which it left rank 0 plus all cycles that it has spent in nodes since, and the sum of the round
+    A SYNC marks the time when it is on the wires, regardless of any wait before. A FOLLOW comes after it,
+    with the time when the SYNC left rank 0 plus all cycles that it has spent in nodes since, and the sum of the round
     trips of all links that it has passed. To get the TIME of rank 0, a node adds half of the sum, and the cycles
-    since the SYNC arrived. Thus the odd cycle of each link counts: halves are not lost link by link.
+    since the SYNC arrived. Since only the total is halved, no half cycles are lost on each link.
 
     A node sends its FOLLOW when its SYNC has arrived at the first attempt: all words have arrived, or would have been
-    repeated by then. If a link is restarted meanwhile, there is no FOLLOW, and nodes from there on keep their TIME.
+    repeated by then. If a link is restarted meanwhile, there is no FOLLOW, and subsequent nodes keep their TIME.
 
     Rank 0 removes the words that have circulated. ``error`` is the change that they would have made to its own TIME:
     half of the difference between the latencies of all links forward and back.
@@ -153,10 +153,10 @@ class Clock(wiring.Component):
         head, mark = data.View(control_layout(), word.data), Signal(sync_layout())
         number, same = Signal(_NUMBER_BITS), Signal()
         master = self.place.rank == 0
-        # Own SYNC: to be offered; offered, but not departed; departed; a word was repeated since.
+        # State of the node's own SYNC: to be offered; offered, but not departed; departed; a word was repeated since.
         pending, handed, gone, spoiled, busy = (Signal(name=name) for name in (
             "pending", "handed", "gone", "spoiled", "busy"))
-        # FOLLOW: expected; still expected after a period; received; own FOLLOW offered.
+        # State of FOLLOW: expected; still expected after a period; received; the node's own FOLLOW offered.
         awaited, old, heard, followed = Signal(), Signal(), Signal(), Signal(init=1)
         leaving, due = Signal(2), Signal(2)  # words of a FOLLOW still to be offered, and to be received
         sets, loads, valids = Signal(name="sets"), Signal(name="loads"), Signal(name="valids")

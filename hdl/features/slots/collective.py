@@ -55,7 +55,7 @@ class SlotsExtension(CollectiveExtension):
                          messages.rank.eq(link.rank), messages.forget.eq(link.forget)]
             began = Signal()
             m.d.sync += began.eq(engine.link_reset)
-            # If the reset lasted longer, words held back here would hold back the message that ends it.
+            # If the reset lasted longer, words that wait here would block the message that ends it.
             units.words_reset = engine.link_reset & ~began
         if self._config.link.jobs > 1:
             units.words_reset = engine.slot_position.size == 0

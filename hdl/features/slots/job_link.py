@@ -28,7 +28,7 @@ class JobUnits(wiring.Component):
     """All slot units of a node on a ring of two jobs, between control words, packets and the wires.
 
     No job resets these units: they are held in reset in a node without a place, and otherwise continue whatever the
-    jobs do. Rank 0 computes when slots return from the round trips and the error in its own SYNC.
+    jobs do. Rank 0 uses the round trips and the error in its own SYNC to compute when slots return.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class JobLink(wiring.Component):
     -------
     ring_i, ring_o, i, o, may_start, overrun, reset_link, sent, received, repairs, control_i, control_o, delay,
     clock_words, record_words, place, test, now, state, superframes
-        As in :class:`~hdl.features.slots.link.SlotLink`. The place is the one on the whole ring.
+        As in :class:`~hdl.features.slots.link.SlotLink`. The place is the position on the whole ring.
     """
 
     def __init__(self, *, config):

@@ -12,7 +12,7 @@ from hdl.streams.stream import connect_stream, word_layout
 
 __all__ = ["JobPath"]
 
-#: Maximum cycles by which a slot becomes longer when TIME is set back in it.
+#: Maximum number of cycles by which a slot becomes longer when TIME is set back during it.
 _LONGER = 8
 
 
@@ -24,9 +24,9 @@ class JobPath(wiring.Component):
     that is cut off or damaged therefore has no effect after its slot.
 
     A packet of the node is on the wires :attr:`latency` cycles after the start of its slot, and then word by word. A
-    passing word is on the wires :attr:`hop` cycle after it arrives. At rank 0, where a wave of slots returns to its
-    start, words arrive later than the node's slots for sending. Passing packets are stored there and sent in a later
-    slot of their job, each word in the same cycle of the slot.
+    passing word is on the wires :attr:`hop` cycle after it arrives. At rank 0, where slots return to their origin,
+    words arrive later than the node's slots for sending. Passing packets are stored there and sent in a later slot of
+    their job, each word in the same cycle of the slot.
 
     Own words have priority over passing words, and these over control words. All wires to other nodes are registers.
 
@@ -98,7 +98,7 @@ class JobPath(wiring.Component):
             self.word.data.eq(came.data), self.word.last.eq(came.last), self.arrived.eq(word & coming.drives),
         ]
 
-        # Passing packets at rank 0: each cycle of a slot has a row, and each of the last pairs of slots its own rows.
+        # Passing packets at rank 0: each of the last pairs of slots has its own rows, one per cycle of a slot.
         row_bits, pairs = (self._frame.slot + _LONGER - 1).bit_length(), self._frame.kept
         into_pair, from_pair = Signal(range(pairs)), Signal(range(pairs))
         kept = data.StructLayout({"data": 32, "last": 1, "valid": 1})

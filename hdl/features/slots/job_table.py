@@ -20,7 +20,7 @@ FRAME_BITS, SHIFT_BITS = 6, 16
 _MIN_WINDOW, _MIN_PAIRS = 256, 7
 #: Minimum of the permitted latency of words around the ring, in cycles; and bits of the number of a pair of slots.
 _MIN_WAY, PAIR_BITS = 240, 2
-#: Cycles at the beginning and end of the window without departures, which could meet words of slots.
+#: Cycles without departures at the beginning and end of the window: departing words could meet words of slots.
 _HEAD, _TAIL = 4, 8
 
 
@@ -91,8 +91,8 @@ def slot_layout():
 class JobTable(wiring.Component):
     """Generate the slots of superframes, which begin whenever TIME is a multiple of their cycles.
 
-    A superframe is a window for control words, and then a slot of job 0, one of job 1, and so on. Nothing but TIME
-    has any influence. When its TIME becomes valid, a node begins with the next window.
+    A superframe is a window for control words, and then a slot of job 0, one of job 1, and so on. Slots depend on
+    nothing but TIME. When its TIME becomes valid, a node begins with the next window.
 
     All outputs except ``soon`` are registers, :attr:`latency` cycles after TIME; ``soon`` depends only on registers.
     If TIME is set back, the current slot becomes longer; if it is set forward, the slot becomes shorter.

@@ -30,9 +30,9 @@ MAX_SLOTS, GROUP = 16, 4
 #: Cycles of a slot for packets beyond the words of the longest packet; words of a message; cycles of a slot for
 #: messages: the words, a header and a check, and the same additional cycles.
 GAP, MESSAGE_WORDS, MESSAGE_CYCLES = 4, 64, 72
-#: Low bits of TIME that define the beginning of slots, and bits of the cycles between two superframes.
+#: Number of low bits of TIME that define the beginning of slots; bits of the gap between two superframes in cycles.
 TARGET_BITS, GAP_BITS = 16, 12
-#: Low bits of TIME that are 0 at the beginning of a lap.
+#: Number of low bits of TIME that are 0 at the beginning of a lap.
 BEGIN_UNIT = 3
 
 #: Type field of a message; packets have their :class:`~hdl.ring.header.PacketType` there.
@@ -55,7 +55,7 @@ def record_word_layout():
 
 
 def lap_layout():
-    """LAP: slots of rank 0, odd or not, end at this TIME, in units of eight cycles, and the next ones begin ``gap``
+    """LAP: slots of rank 0, odd or even, end at this TIME, in units of eight cycles, and the next slots begin ``gap``
     cycles later."""
     return data.StructLayout({"type": ControlType, "odd": 1, "gap": GAP_BITS, "begin": TARGET_BITS - BEGIN_UNIT,
                               "zeros": 2})
@@ -63,7 +63,7 @@ def lap_layout():
 
 def table_layout():
     """Slots of a superframe, computed from the records of all nodes: slots for packets, words of the longest packet,
-    the lowest rank other than 0 with messages, or 0, and whether it has the first of the slots for messages."""
+    the lowest rank above 0 with messages, or 0 without one, and whether it has the first slot for messages."""
     return data.StructLayout({"slots": 5, "longest": _LENGTH_BITS, "other": 4, "odd": 1})
 
 
@@ -75,14 +75,14 @@ def mode_layout():
 def message_header_layout():
     """First word of a message: its type, destination and source ranks, number of words, number of the message in a
     request, whether it is the first and the last one of a request or an answer, and an opcode, with the response bit
-    set by a node. A node knows neither the number of words nor whether a message is the last."""
+    set by a node. A node leaves the number of words and the mark of the last message at 0."""
     return data.StructLayout({"type": 4, "destination": 4, "source": 4, "count": 7, "number": 3, "begin": 1, "end": 1,
                               "opcode": 8})
 
 
 def check_after(state, word):
-    """Check of a message after one more word, in one LUT per bit except one: it starts at 0, and is 0 again after a
-    message and its check, which is the state before it.
+    """State of a message's check after one more word, in one LUT per bit except one: it starts at 0, becomes the
+    check after the last word, and is 0 again after the check.
 
     All errors in one word and all errors of two bits are detected, and all but one in 778,000 errors of three bits.
     """

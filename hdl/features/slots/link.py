@@ -107,7 +107,7 @@ def connect_time(m, *, link, units, now, lost, granted):
 
 def ask_for_laps(m, *, laps, table, clock, reset_link):
     """Ask for a lap at rank 0, the only rank with ``looped``, when there are no slots, no records are expected, and
-    the previous LAP has returned, or has not for two SYNCs. The first lap waits for a SYNC to return."""
+    the previous LAP has returned, or has not returned for two SYNCs. The first lap waits for a SYNC to return."""
     waits, late = Signal(init=1), Signal(init=1)
     m.d.comb += laps.ask.eq(~(table.active | table.over | laps.gathers | laps.granted | waits))
     with m.If(laps.ask):
@@ -132,15 +132,15 @@ class SlotLink(wiring.Component):
 
     All slot units are here: the clock, the laps of records, the slots of a table, and the path, with replay's link
     ends only for control words. A packet waits at ``i`` until it is complete, and then for a slot that is long
-    enough. The node's record is filled in here: it reports the maximum number of packets, of the longest possible
-    length, if there has been a packet since the previous superframe, and how many packets its receiver can still
+    enough. The node's record is created here: it reports the maximum number of packets, of the longest possible
+    length, if there has been a packet since the previous superframe, and the number of packets its receiver can still
     hold. The record leaves when all packets of the predecessor's slots have arrived, or the last one is arriving.
 
     Rank 0 sends LAP when no records are expected and there are no slots. Without a valid table, only control words
     are driven.
 
-    Arriving packets are stored as by :class:`~hdl.ring.link.Ingress`, with their length and damage unchecked: the
-    depacketizer's CRC detects these.
+    Arriving packets are stored as in :class:`~hdl.ring.link.Ingress`, but without checks of length and damage: the
+    depacketizer's CRC detects errors.
 
     Parameters
     ----------

@@ -73,7 +73,7 @@ class MessageStore(wiring.Component):
         with m.If(self.heard):
             m.d.sync += [check.eq(check_after(check, self.word.data)),
                          position.eq(Mux(self.word.last, 0, position + 1)), refused.eq(refused | full)]
-        # There is at least one cycle between two messages; otherwise, the second one has a wrong check.
+        # At least one cycle must be between two messages; otherwise, the second one has a wrong check.
         with m.If(ended):
             m.d.sync += [check.eq(0), refused.eq(0)]
         with m.If(self.reset_link):
@@ -85,17 +85,17 @@ class MessageGate(wiring.Component):
     """Route messages between the slots, the host and the host port of a node.
 
     At rank 0 a packet of the host that begins with a message header is sent in the slots; words after the 64th
-    are dropped. Each arriving message is a packet for the host, with header and check. The path
+    are dropped. Each arriving message becomes a packet for the host, with header and check. The path
     appends a check to a departing message.
 
     At other ranks the words of the messages of a request form one packet for the host port, and its response becomes
     messages of at most 64 words. Each correct message of a request is answered by one message: an empty one if it is
     not the last, otherwise the first one of the answer. The next message of an answer waits for an empty message, or
-    for the first one of another request. A request that begins while another one is open ends the open one, by a word
-    with ``last``. A message that is not the next one of an open request is dropped.
+    for the first one of another request. A request that begins while another one is open ends the open request, with
+    a word that has ``last`` set. A message that is not the next one of an open request is dropped.
 
-    The host's own requests go to the port as without messages, one at a time: the next one enters after the response,
-    and also after the response to a request of messages.
+    The host's own requests go to the port one at a time, as in a node without messages: the next one enters after the
+    response, also after the response to a request that came in messages.
 
     A word is forwarded in the cycle of its arrival. ``host_i.ready``, ``host_o``, ``port_i``, ``port_o.ready`` and
     ``message_o`` depend combinationally on the streams at the other side. A correct message is offered
@@ -114,7 +114,7 @@ class MessageGate(wiring.Component):
     message_o : Out(stream of word_layout())
         To ``message_i`` of the path; the path's ``message_whole`` is not 0 while the node wants to send.
     reset_link : In(1)
-        Level: drop messages that have not been received, or not been formed, as a whole.
+        Level: drop messages that have not been received, or not been formed, completely.
     """
 
     latency = 4
@@ -146,7 +146,7 @@ class MessageGate(wiring.Component):
         held = Signal()  # the rest of an answer waits; at rank 0, the rest of a packet is dropped
         fresh = Signal(init=1)  # no message of an answer has been sent
 
-        # The host sends a message, or a request of its own.
+        # The host sends a message, or its own request.
         offers, takes_local, takes_message = Signal(), Signal(), Signal()
         m.d.comb += [
             offers.eq(master & (asked.type == MESSAGE_TYPE) & (asked.opcode == MESSAGE_OPCODE)),

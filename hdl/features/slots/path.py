@@ -1,4 +1,4 @@
-"""Path of packets in slots through a node: own, passing and arriving ones."""
+"""Path through a node for packets in slots: the node's own, passing and arriving packets."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -90,15 +90,15 @@ class SlotPath(wiring.Component):
     """Route packets of slots between the wires of links with replay and the node, in addition to control words.
 
     Words of kind 0 belong to slots, and have no check; words of kind 1 come from replay's transmitter and go to its
-    receiver. The node's words of a slot have priority over passing words, and these over words of the transmitter,
-    which is warned one cycle before the node's word of a slot: its lost words are repeated like any damaged word.
-    ``lost`` reports lost words of passing packets.
+    receiver. The node's words of a slot have priority over passing words, and passing words over words of the
+    transmitter, which is notified one cycle before the node sends a word of a slot: its lost words are repeated like
+    damaged words. ``lost`` reports lost words of passing packets.
 
     A packet of the node is on the wires :attr:`latency` cycles after ``starts``, if it was complete one cycle before
-    (a message: two), and then word by word. A passing word is on the wires :attr:`hop` cycle after it arrives, and so
+    (messages: two), and then word by word. A passing word is on the wires :attr:`hop` cycle after it arrives, and so
     is at the same position of its slot as at the previous node, where slots begin earlier by the latency of the wires
-    and of a hop. The first word decides whether a packet passes; it then passes up to its last word, whatever slot
-    comes. All wires to other nodes are registers: the transmitter's words take a cycle, and so does ``line``.
+    and of a hop. The first word decides whether a packet passes; it then passes up to its last word, in any slot. All
+    wires to other nodes are registers: the transmitter's words take a cycle, and so does ``line``.
 
     A packet of slots that does not pass is ``arrived``. A message is ``heard`` if its header names this rank, whether
     it passes or not. After the last word of the node's message, and a cycle without one, its check follows

@@ -1,4 +1,4 @@
-"""Records of the packets and rooms of nodes, which one lap of the ring distributes to all."""
+"""Records of the packets and rooms of nodes, distributed to all nodes in one lap of the ring."""
 
 from amaranth.hdl import Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -28,7 +28,7 @@ class RecordLaps(wiring.Component):
     later, or when the first one arrives. The records of all ranks form a table, if they have arrived at least 3
     cycles before slots begin. Any other RECORD is dropped: no node then has all records at the end of the next slots.
 
-    The first lap, and a lap after a table that rank 0 did not get, begins as if slots had ended at a certain TIME.
+    The first lap, and a lap after a table that rank 0 missed, begins as if slots had ended at a certain TIME.
     LAP, which rank 0 sends around the ring, contains this TIME, and the cycles from the end of slots to the next
     ones: :attr:`hop` for each node, :attr:`margin`, and the way around the ring. A control word takes 8 cycles plus
     the wires to the next node, and a slot 1 cycle plus the wires, so records precede slots on wires of any latency.
@@ -56,8 +56,8 @@ class RecordLaps(wiring.Component):
         TIME, and its state, of the :class:`~hdl.features.slots.clock.Clock`.
     target : Out(16)
     sets : Out(1)
-        Pulse, only while TIME is valid: ``target`` is the low bits of the TIME at which this node's slots end, by
-        LAP. They end later from node to node by the latency of the wires, and so by the difference in error of TIMEs.
+        Pulse, only while TIME is valid: ``target`` is the low bits of the TIME when this node's slots end, by LAP.
+        They end later from node to node by the latency of the wires, and so by the difference in error of TIMEs.
     gap : Out(12)
         Cycles from the end of slots to the beginning of the next ones.
     slots : Out(table_layout())
@@ -73,7 +73,7 @@ class RecordLaps(wiring.Component):
         Level: drop everything in progress.
     turn, most, opens, sent, folds, final, checks : Signal
         Rank of the last record; maximum packets of a node; a lap begins; the node's record is sent; ``o`` has a
-        record for the table; this is the last one; it was a cycle ago. Not ports: for proofs.
+        record for the table; this is the last record; it came a cycle ago. Not ports: for proofs.
     """
 
     latency = 1

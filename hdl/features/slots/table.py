@@ -40,7 +40,7 @@ class SlotTable(wiring.Component):
     starts : Out(1)
         Pulse: in the first cycle of a slot.
     mode : Out(mode_layout())
-        Role of the node in this slot; nothing without slots.
+        Role of the node in this slot; no role without slots.
     active : Out(1)
         Slots are in progress, or still to come.
     over : Out(1)

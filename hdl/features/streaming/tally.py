@@ -17,9 +17,9 @@ ENTRIES = COUNT_WORDS // 4
 class Tally(wiring.Component):
     """Count flags of the first ``length`` elements of a command, and write the counts into an entry of the table.
 
-    Zeros are written to the command's half of the entry when it begins, and the counts so far after the end of each
-    packet. Flags are counted in the cycle of their ``valid``; a write occurs :attr:`latency` cycle after a packet's
-    last flags at the earliest. A packet is ``written`` when its counts are.
+    Zeros are written to the command's half of the entry when the command begins, and the counts so far are written
+    after each packet. Flags are counted in the cycle of their ``valid``; a write occurs :attr:`latency` cycle after a
+    packet's last flags at the earliest. A packet is ``written`` when its counts have been written.
 
     Parameters
     ----------

@@ -19,8 +19,8 @@ class Decoder(wiring.Component):
 
     All elements are kept; ``o.last`` marks the last beat of the last group. Within a packet, one beat is output per
     cycle without a bubble between groups, as long as words arrive. Each exponent and each centroid takes one cycle,
-    with two more in all. They are read when all codes of the previous packet have been taken for look-up. ``i.ready``
-    depends combinationally on ``o.ready``.
+    plus two cycles in all. They are read when all codes of the previous packet have been taken for look-up.
+    ``i.ready`` depends combinationally on ``o.ready``.
 
     A malformed packet raises ``error``, and the next one is decoded correctly. If its tables are cut short or out of
     order, there is no output. If it ends within a group, output ends with the incomplete group of eight, and the
@@ -88,14 +88,14 @@ class Decoder(wiring.Component):
 
         count = Signal(range(table.exponents + 1))
         last_index = Signal(range(table.exponents))
-        # Exponents ascend: only the first may be that of zeros, and only the last that of infinities.
+        # Exponents ascend: only the first may be the exponent of zeros, and only the last the exponent of infinities.
         first_special, last_special = Signal(), Signal()
         byte = Signal(8)
         latest = Signal(8)
         exponent_write = Signal()
         error = Signal()
         repeated = Signal()
-        # The latest exponent is out of order. This is known two cycles later, when another may have been taken.
+        # The latest exponent is out of order, which is known after two cycles, when another may have been taken.
         previous = Signal(8)
         following = Signal()
         excessive = Signal()
@@ -108,7 +108,7 @@ class Decoder(wiring.Component):
         centroid_number = Signal(range(table.mantissas))
         centroid_write = Signal()
 
-        # The number of wanted bytes is known one cycle ahead, except for codes that come in several chunks.
+        # The number of required bytes is known one cycle ahead, except for codes that come in several chunks.
         want = Signal.like(unpacker.want, init=1)
         m.d.comb += unpacker.want.eq(want)
 
@@ -244,7 +244,7 @@ class Decoder(wiring.Component):
         return m
 
     def _elaborate_centroids(self, m, unpacker, want, number, write, value, fail):
-        """Take one centroid per cycle. Each one leaves one bit more of its last byte than the previous one."""
+        """Take one centroid per cycle. Each one leaves one more bit of its last byte than the previous one."""
         bits = self._table.format.fraction_bits
         final = Signal()
         left = Signal(7)  # upper bits of the last byte taken

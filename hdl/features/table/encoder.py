@@ -31,7 +31,7 @@ def _index(one_hot):
 
 
 def _is_special(exponent):
-    """Whether the exponent is that of zeros or of infinities."""
+    """Whether the exponent encodes zeros or infinities."""
     return ~exponent.any() | exponent.all()
 
 
@@ -39,14 +39,14 @@ class Encoder(wiring.Component):
     """Compress packets of elements; each packet is streamed twice.
 
     The first time, on ``scan``, its exponents are collected; the second time, on ``i``, its elements are encoded. No
-    element is stored. The two may overlap: while one packet is encoded, the next one is scanned. A unit that writes
-    the weights to their memory may also scan them on the way, so that they are read only once.
+    element is stored. The two may overlap: while one packet is encoded, the next one is scanned. Weights may also be
+    scanned while another unit writes them to their memory, so that they are read only once.
 
     One beat per cycle is taken on either port. From the last beat of its scan to its first element a packet takes
-    four cycles plus, for each of the 16 rows of 16 exponents, one cycle or one per exponent that occurs in the row.
+    four cycles plus, for each of the 16 rows of 16 exponents, one cycle per exponent in the row, but at least one.
     Words before the codes take one cycle per exponent, and one for each four bytes of centroids. The last group is
     filled up to 32 elements, in the cycles of the missing elements. The first beat that a group of eight codes
-    completes is offered :attr:`latency` cycles after its last element was accepted. ``i.ready`` depends
+    completes is offered :attr:`latency` cycles after the group's last element was accepted. ``i.ready`` depends
     combinationally on ``o.ready``, and no other ``ready`` on any input.
 
     Parameters
@@ -210,7 +210,7 @@ class Encoder(wiring.Component):
         return m
 
     def _elaborate_codes(self, m, assembler, store, accepting, row, rows, fresh):
-        """Convert elements to codes, several registers deep, each with its own valid bit.
+        """Convert elements to codes, in several registers, each with its own valid bit.
 
         Returns
         -------
@@ -220,7 +220,7 @@ class Encoder(wiring.Component):
         table, lanes = self._table, self._lanes
         format = table.format
 
-        # Hold one beat. The last beat of a packet is held, without elements, until its group is whole.
+        # Hold one beat. The last beat of a packet is held, without elements, until its group is complete.
         held = Signal(self.i.payload.shape())
         valid = Signal()
         beat = Signal(range(GROUP // lanes))
@@ -315,7 +315,7 @@ class Encoder(wiring.Component):
         for lane in range(lanes):
             source = result.lanes[lane]
             mantissa = Signal(table.mantissa_bits, name=f"mantissa_{lane}")
-            # Where index 0 is the fraction of zero, no other fraction gets index 0.
+            # If index 0 stands for the fraction of zero, no other fraction gets index 0.
             m.d.comb += [
                 mantissa.eq(Mux(source.special, Mux(source.zero, 0, Cat(source.node[0] | ~source.node.any(),
                                                                         source.node[1:])), source.node)),

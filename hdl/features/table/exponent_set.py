@@ -12,7 +12,7 @@ __all__ = ["ROW", "ROWS", "ExponentSet"]
 
 #: Number of exponents in a row; they have the same upper half.
 ROW = 16
-#: Number of rows of all exponents.
+#: Number of rows for all exponents.
 ROWS = 16
 
 
@@ -43,7 +43,7 @@ class ExponentSet(wiring.Component):
     clear : In(1)
         Clear the row, from the next cycle on; only while ``full``.
     done : In(1)
-        Start again, with the next cycle; only while ``full``. Rows that have not been cleared remain in the set.
+        Start again in the next cycle; only while ``full``. Rows that have not been cleared remain in the set.
     """
 
     #: Cycles from the acceptance of a packet's last beat to ``full``.

@@ -5,12 +5,12 @@ occur in its packet, and its fraction as the index of one of a few **mantissas**
 chosen by the host. Decoding is concatenation.
 
 The exponent and the sign of every element are exact. A mantissa stands for any number in its bin,
-except where the exponent is that of zeros and subnormal numbers, or that of infinities and NaNs: there index 0 is the
+except where the exponent encodes zeros and subnormal numbers, or infinities and NaNs: there index 0 is the
 fraction of zero, and no other fraction gets index 0. So zeros and infinities are exact, subnormal numbers do not
 become zeros, and NaNs remain NaNs, although their fractions may change.
 
 A packet contains the exponents in ascending order, one byte each, and the last of them once more to mark the end;
-then the centroids, if there are any and decoders are not loaded with them, without gaps; and, from
+then the centroids, if there are any and they are not loaded into decoders, without gaps; and, from
 the next word on, the codes as in :mod:`hdl.compression.planes`: sign, index of the mantissa, and the bits of the
 exponent's index that its table needs, from the lowest bit on.
 
@@ -44,7 +44,7 @@ class LookupTable:
     exponents : int
         Maximum number of exponents in a table: 16, 32, 64, 128 or 256; 256 are enough for any packet.
     loaded : bool
-        Whether decoders are loaded with the centroids, so that packets do not contain them.
+        Whether the centroids are loaded into decoders, so that packets do not contain them.
     """
 
     format: FloatFormat = FP32

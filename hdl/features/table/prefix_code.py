@@ -2,9 +2,9 @@
 # Codecs are created here from their parameters only to read latencies and widths, even if nothing is elaborated.
 """Lossless compression of bfloat16: short codes for common exponents, and everything else unchanged.
 
-Trained weights use few exponents, and most weights use one of three or four. A packet has a canonical prefix code of
-sixteen symbols: fifteen exponents, and an escape for all other exponents. The code is chosen for the weights. If all
-codes have four bits, a weight takes 12 bits instead of 16.
+Trained weights use few exponents, and most weights have one of three or four exponents. A packet has a canonical
+prefix code of sixteen symbols: fifteen exponents, and an escape for all other exponents. The code is chosen for the
+weights. If all codes have four bits, a weight takes 12 bits instead of 16.
 
 A packet contains, from its lowest bit up: the fifteen exponents, eight bits each, and eight zeros; the sixteen
 lengths, four bits each, in ascending order, the escape's last; and for each element fraction and sign, eight bits,
@@ -67,7 +67,7 @@ class CodeNumbering(wiring.Component):
     Members
     -------
     load : In(1)
-        Take eight lengths, first of the lower half of the symbols and then of the upper one.
+        Take eight lengths, first for the lower half of the symbols and then for the upper half.
     lengths : In(32)
     start : In(1)
         Begin, in the next cycle.

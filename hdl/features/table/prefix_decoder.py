@@ -14,7 +14,7 @@ __all__ = ["Decoder"]
 
 
 class Decoder(wiring.Component):
-    """Expand packets, one element per cycle; an escape takes two.
+    """Expand packets, one element per cycle; an escape takes two cycles.
 
     A table takes :attr:`table_cycles` cycles. An element is output when it is known whether another one follows it.
     ``i.ready`` depends only on registers.
@@ -87,7 +87,7 @@ class Decoder(wiring.Component):
             extended.eq(window | Mux(take_half, word.data[:16] << fill[:5], 0)),
             enough.eq(fill >= 8 + LONGEST),
         ]
-        # The length, and whether anything is taken, arrive late: they select among counts prepared for each case.
+        # The length, and whether bits are taken, arrive late: they select among counts prepared for each case.
         filled = Signal(range(65))
         m.d.comb += filled.eq(Cat(fill[:4], fill[4:] + take_half))
         counts = [Signal.like(fill, name=f"count_{taken}") for taken in range(8, 9 + LONGEST)]

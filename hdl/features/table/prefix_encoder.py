@@ -17,13 +17,13 @@ class Encoder(wiring.Component):
     """Compress packets of elements, each with the table that precedes it.
 
     One element is taken per cycle. A table takes :attr:`table_cycles` cycles before the elements. The word that an
-    element completes is offered :attr:`latency` cycles after it was accepted. ``i.ready`` depends combinationally on
-    ``o.ready``.
+    element completes is offered :attr:`latency` cycles after the element was accepted. ``i.ready`` depends
+    combinationally on ``o.ready``.
 
     Members
     -------
     table : In(stream of {data, last})
-        For each packet six words, as they are sent.
+        Six words for each packet, as they are sent.
     i : In(stream of beat_layout(1, 16))
     o : Out(stream of {data, last})
     error : Out(1)

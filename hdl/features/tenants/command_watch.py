@@ -1,4 +1,4 @@
-"""Watches of running commands: accesses outside their windows, and their budget of cycles."""
+"""Supervision of running commands: accesses outside their windows, and their budget of cycles."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -11,7 +11,7 @@ from hdl.streams.stream import connect_stream
 __all__ = ["BudgetClock", "CommandWatch"]
 
 
-#: Bits of times: one more than in a budget, so that the sign of a difference gives the order.
+#: Number of bits of a time: one more than in a budget, so that the sign of a difference gives the order.
 _TIME = register("BUDGET").width + 1
 
 
@@ -41,7 +41,7 @@ class BudgetClock(wiring.Component):
 
 
 class CommandWatch(wiring.Component):
-    """Change the event of a command that has left its window, or has taken too long.
+    """Change the event of a command that has left its window or exceeded its budget.
 
     Its status becomes ``OUT_OF_WINDOW``, or else ``OVER_BUDGET``, whatever the engine reports; the rest of the event
     is unchanged. Nothing after the offer of the engine's event has an effect. Combinational from ``i`` to ``o``.
@@ -82,7 +82,7 @@ class CommandWatch(wiring.Component):
         m = Module()
         strayed = Signal()
         deadline = Signal.like(self.deadline, reset_less=True)
-        counts = Signal()  # the budget is not used up
+        counts = Signal()  # the budget is not yet used up
         begins, over = Signal(), Signal()  # in its first cycle only a budget of zero is used up
         m.d.sync += begins.eq(self.started)
         m.d.comb += over.eq(counts & ~(self.now - deadline)[_TIME - 1])

@@ -29,7 +29,7 @@ class WindowTable(wiring.Component):
     ``bound``; a window with ``base`` > ``bound``, or beyond the memory, becomes empty. The tenant is taken
     from its register. Neither happens while the node is ``busy``; and in a node with control words, which may arrive
     at any time, the tenant changes only while links are reset, so that the previous tenant's state is discarded. The
-    privileged host, tenant 0, has all of each memory, and tenant 3 nothing.
+    privileged host, tenant 0, has all of each memory, and tenant 3 has no memory.
 
     All windows are in one small memory, which is read in the cycle of a request. In other cycles the windows in
     :attr:`tenancy` are updated from there, one after the other: they follow a change at most :attr:`latency` cycles
@@ -53,8 +53,8 @@ class WindowTable(wiring.Component):
         The tenant changes with the next clock edge.
     asked : In(asked_layout())
     found : Out(found_layout())
-        Window of the requested tenant and space, in the same cycle; empty if there is none, and for
-        the trace, which is no window.
+        Window of the requested tenant and space, in the same cycle; empty if there is none, and for the trace, which
+        has no windows.
     """
 
     def __init__(self, *, config):
@@ -108,7 +108,7 @@ class WindowTable(wiring.Component):
             m.d.sync += self.tenancy.tenant.eq(self.tenant)
 
         who = Mux(asked.valid, asked.tenant, self.tenancy.tenant)
-        nobody = clearing & who.any()  # until all is cleared, a tenant has the windows of tenant 3
+        nobody = clearing & who.any()  # until all windows are cleared, every tenant has the windows of tenant 3
         last = sum(space.number != FAR_SPACE for space in spaces)
         m.d.comb += [
             read.addr.eq(Cat(Mux(asked.valid, asked.space[:bits], turn[:bits]), who | nobody.replicate(TENANT_BITS))),

@@ -1,8 +1,8 @@
 """Decoded sum: gradients that are decoded, added and encoded again at every hop.
 
 The last sum of a reduce-scatter is written back without being encoded, just as the last sum of a fused update goes to
-the optimizer. The next packet to be sent would have to wait for the last packet of the segment. So the last sum lags
-by one segment, like a gather, and the rows of that packet wait in a separate queue.
+the optimizer. Without a lag, the next packet to be sent would wait for the last packet of the segment. So the last
+sum lags by one segment, like a gather, and the rows of that packet wait in a separate queue.
 """
 
 from amaranth.hdl import Cat, Module, Mux
@@ -138,7 +138,7 @@ def describe(config):
     """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where sums are added in coded form."""
     if config.adds_compressed:
         return None
-    lossy = config.has_residual  # the residual is then added to local gradients, by a separate part
+    lossy = config.has_residual  # in this case, a separate part adds the residual to local gradients
     return PartDescription(
         name="sums",
         component=DecodedSum,
@@ -223,9 +223,9 @@ class DecodedSum(Part):
         m.submodules.coded_demux = coded = PacketDemux(outputs=len(CodedTo))
         m.submodules.decoded_demux = decoded = PacketDemux(outputs=len(DecodedTo), shape=beats)
         m.submodules.written_mux = written = PacketMux(inputs=len(WrittenFrom), shape=beats)
-        # A segment can wait for the link, so that the path does not stop, and in front of the decoder. Kept sums are
-        # for the gather, which lags by one segment, as do the last sums of a reduce-scatter. While one of these is
-        # formed, the encoder holds the rows of the previous sum.
+        # A segment can wait in front of the link, so that the path does not stop, and in front of the decoder. Kept
+        # sums are for the gather, which lags by one segment, as do the last sums of a reduce-scatter. While one of
+        # these is formed, the encoder holds the rows of the previous sum.
         m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * words, block=True)
         m.submodules.to_decode = to_decode = Queue(shape=word_layout(), depth=words, block=True)
         m.submodules.last_rows = last = Queue(shape=beats, depth=2 * segment // lanes, block=True)

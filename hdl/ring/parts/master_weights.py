@@ -26,7 +26,7 @@ def describe(config):
         name="masters",
         component=MasterWeights,
         instructions=(
-            # Reads and writes for the optimizer, in place of those at the weight memory.
+            # Reads and writes for the optimizer, in place of accesses to the weight memory.
             job(config, "master_job", OWN, "masters", when=is_update),
             job(config, "master_write_job", OWN, "masters", when=is_update, awaited=True),
         ),
@@ -38,7 +38,7 @@ def describe(config):
 
 
 class MasterWeights(Part):
-    """Read master weights for the optimizer, and write updated ones, which raw weights also receive."""
+    """Read master weights for the optimizer, write updated ones, and also output them for raw weights."""
 
     def __init__(self, *, config, description):
         rows = stream.Signature(beat_layout(config.lanes))

@@ -110,7 +110,7 @@ class Channel(enum.Enum):
     LOCAL = enum.auto()
     """Rows of local gradients from memory."""
     ADDEND = enum.auto()
-    """Rows of local gradients, to be added to decoded ingress."""
+    """Rows of local gradients, to be added to decoded packets from the ring."""
     ERRORS = enum.auto()
     """Rows of encoding errors."""
     SUMS = enum.auto()
@@ -221,7 +221,7 @@ class Instruction:
 
 
 def job(config, name, sequence, memory, *, packs=False, **options):
-    """Instruction of a reader's jobs or, if ``awaited``, a writer's: one for each record's segment.
+    """Instruction with the jobs of a reader or, if ``awaited``, of a writer: one job per record.
 
     Memories in the state region contain only the node's own block; all other memories contain the whole vector.
 
@@ -356,7 +356,7 @@ def _is_transit(record, setup):
 
 
 def packet_inputs(parts):
-    """Conditions on packets by the names of INGRESS inputs, followed by TRANSIT's as ``transit``."""
+    """Conditions on packets by INGRESS input, followed by the condition of TRANSIT as ``transit``."""
     inputs = (port for part in parts for port in part.inputs if port.packets)
     return {**{port.name: port.packets for port in inputs}, "transit": _is_transit}
 

@@ -24,7 +24,7 @@ def keeps_updated(config, setup):
 
 
 def _is_local_update(record, setup):
-    """Whether the local gradient is included in the sum on a server: it is not at the end of a chain."""
+    """Whether an update includes the local gradient: a server, at the end of a chain, adds none."""
     return setup.fused & ~setup.chain
 
 

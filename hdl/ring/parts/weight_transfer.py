@@ -1,4 +1,4 @@
-"""Transfer of weights without an update: a broadcast sends them uncoded, a gather through a codec.
+"""Transfer of weights without an update: broadcasts are uncoded, and gathers use a codec.
 
 Only a node with a weight codec has this part; in other nodes :mod:`hdl.ring.parts.raw_weights` takes its place.
 """

@@ -1,6 +1,6 @@
 // The two functions of LZ4 that Verilator's FST writer calls, so that waveforms need no LZ4 on the machine.
 //
-// A greedy compressor of the LZ4 block format with one table of earlier positions, and none of the original's speed.
+// A greedy compressor of the LZ4 block format, with one table of earlier positions; it is slower than the original.
 
 #ifndef GRADRING_LZ4_H
 #define GRADRING_LZ4_H

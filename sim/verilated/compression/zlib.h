@@ -1,6 +1,6 @@
 // The two functions of zlib that Verilator's FST writer calls, so that waveforms need no zlib on the machine.
 //
-// Nothing is compressed: a zlib stream may consist of stored blocks. The writer keeps the smaller of this and the original.
+// Nothing is compressed: a zlib stream may consist of stored blocks. The writer keeps the smaller of output and input.
 
 #ifndef GRADRING_ZLIB_H
 #define GRADRING_ZLIB_H

@@ -51,7 +51,7 @@ def products(pair, a, b, opens=0):
 
 
 def library(a, b):
-    """Products computed with ml_dtypes: rounded to bfloat16, multiplied in binary64, and flushed to zero."""
+    """Products of numbers rounded with ml_dtypes and multiplied in binary64; subnormal numbers become zeros."""
     with np.errstate(all="ignore"):
         left, right = (np.asarray(x, np.uint32).view(np.float32).astype(ml_dtypes.bfloat16) for x in (a, b))
         left, right = (np.where(np.abs(x.astype(np.float64)) < 2.0**-126, np.copysign(0, x.astype(np.float64)),

@@ -73,7 +73,7 @@ test_offers_stand_for_all_time = offers(lambda: BlockArray(rows=1, columns=2, co
 
 @pytest.mark.parametrize("array", ARRAYS)
 def test_throughput(array):
-    """Tiles of whole blocks, even short ones, run back to back without a bubble, and with the exact latency."""
+    """Tiles of whole blocks, even short ones, run back to back without a bubble, with exactly the stated latency."""
     component = BENCH.make(*array)
     generator = np.random.default_rng(1)
     beats = mac_array.concatenate([
@@ -172,7 +172,7 @@ def test_known_answers(array, a, b, initial, want):
 
 
 def test_common_initial_values():
-    """Initial values shared by all rows give the same results as one round of the same values per row."""
+    """Initial values shared by all rows give the same results as one round per row with the same values."""
     rows, columns, _ = array = ARRAYS[0]
     generator = np.random.default_rng(3)
     tiles = [tile_of(generator, "ordinary", rows=rows, columns=columns, rounds=20, initial=True, tile=2)

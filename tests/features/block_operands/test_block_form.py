@@ -92,7 +92,7 @@ def _check(rounder, bits, message):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_rounding(name):
-    """Factors and exponents equal the golden codec's near rounding thresholds and for random bits of any size."""
+    """Factors and exponents match the golden codec, for random bits and near rounding thresholds."""
     rounder = _, _, model = _rounder(name)
     generator = np.random.default_rng(1)
     for peak in (1, 2, 3, 4, 5, 117, 121, 127, 253, 254):

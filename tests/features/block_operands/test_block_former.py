@@ -27,7 +27,7 @@ def _former(rows, columns, name):
 
 
 def _tiles(generator, former, lengths, *, kinds=KINDS):
-    """Beats of one tile per entry of ``lengths``, with that many terms; some tiles begin with initial values."""
+    """Beats of tiles with the numbers of terms in ``lengths``; some tiles begin with initial values."""
     return [tile_of(generator, kinds[number % len(kinds)], rows=former[0], columns=former[1], rounds=int(rounds),
                     initial=generator.random() < 0.3, tile=int(generator.integers(3)))
             for number, rounds in enumerate(lengths)]
@@ -122,7 +122,7 @@ def test_pace(former):
 
 @pytest.mark.parametrize("former", FORMERS)
 def test_room(former):
-    """Without ``room`` no tile begins, the current one continues, and input stops if both buffer halves are full."""
+    """Without ``room`` the current tile continues but no tile begins; input stops if both buffer halves are full."""
     _, unit, model = _former(*former)
     generator = np.random.default_rng(3)
     tiles = _tiles(generator, former, [2 * model.block, model.block, 3 * model.block], kinds=["ordinary"])

@@ -129,7 +129,7 @@ def _random(generator, sums, blocks, *, initial=False, common=False):
 
 @pytest.mark.parametrize("sums", SUMS)
 def test_edges(sums):
-    """Totals that become zeros, infinities, NaNs or extreme numbers are converted exactly, and added to -0.0."""
+    """Totals that become zeros, infinities, NaNs or extreme numbers are converted and added to -0.0 correctly."""
     rows, columns, name = sums
     ref = ONE[name]
     minus, infinite = 1 << 31, 0x7F80_0000

@@ -11,7 +11,7 @@ def flags(text):
 
 
 def test_encoder_by_hand():
-    """One table word per cycle, offered two cycles later; the first eight indices wait in a register meanwhile."""
+    """Table words take two cycles, at one word per cycle; meanwhile the first eight indices are kept."""
     always, table = np.ones(12, bool), CentroidTable(centroids=4)
     trace = trace_encoder(table, [32], lanes=8, table_willing=always, willing=always, ready=always)
     assert trace.scan_ready.tolist() == flags("####....####")
@@ -23,7 +23,7 @@ def test_encoder_by_hand():
 
 
 def test_decoder_by_hand():
-    """One table word per cycle from the third cycle on; then eight elements per cycle, offered two cycles later."""
+    """Known cycles of decoders for packets with and without a table; elements follow, eight per cycle."""
     always = np.ones(16, bool)
     table = CentroidTable(centroids=4)
     packet = table.encode(np.arange(32) % 4, [1, 2, 3, 4])

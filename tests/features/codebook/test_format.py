@@ -20,7 +20,7 @@ units = pytest.mark.parametrize(("centroids", "lanes"), UNITS)
 
 
 def gateware(table):
-    """Gateware parameters that correspond to a golden model's."""
+    """Gateware parameters that correspond to the parameters of a golden model."""
     return hardware.CentroidTable(**vars(table))
 
 
@@ -101,7 +101,7 @@ def test_loading():
 
 @units
 def test_throughput(centroids, lanes):
-    """One beat per cycle from first to last, and the number of words given by the formula."""
+    """Beats are transferred one per cycle, from first to last; the number of words agrees with the formula."""
     table = CentroidTable(centroids=centroids)
     generator = np.random.default_rng(1)
     of, indices = generator.integers(0, 1 << 32, centroids), generator.integers(0, centroids, 4096)
@@ -147,7 +147,7 @@ def test_indices_apart(kind):
 
 @pytest.mark.parametrize("length", [1, 15, 17, 40])
 def test_wrong_tables(length):
-    """Missing table words become zeros, surplus ones are discarded, and the next packet is encoded correctly."""
+    """Missing table words become zeros, surplus words are discarded, and the next packet is encoded correctly."""
     table = CentroidTable()
     unit = BENCH.unit(Encoder, 16, 8)
     unit.reset()

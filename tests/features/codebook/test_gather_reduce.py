@@ -149,7 +149,7 @@ def test_wrong_tables(length):
 
 
 def test_first_offers_stand():
-    """Offers stand until accepted, up to the first result in cycle 15: 4 to clear sums, 1 column, and the latency."""
+    """Offers remain until accepted; the first result comes in cycle 15: 4 for clearing, 1 column, the latency."""
     unit = MatrixVector(table=gateware(CentroidTable(centroids=4)), lanes=1, input_width=2, centroid_width=2,
                         accumulator_width=18)
     assert 4 + 1 + unit.latency == 15

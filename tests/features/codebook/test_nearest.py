@@ -70,7 +70,7 @@ test_reset = BENCH.resets([(16, 4)], (1, 3, 5))
 
 @pytest.mark.parametrize(("centroids", "lanes"), UNITS)
 def test_nearest(centroids, lanes):
-    """Each number is assigned its nearest centroid, ties to the lower one, at one beat per cycle."""
+    """Each number is assigned its nearest centroid, or the lower of two equally near ones, at one beat per cycle."""
     generator = np.random.default_rng(centroids)
     tables = [np.sort(generator.standard_normal(centroids)).astype(np.float32),
               np.linspace(-1, 1, centroids, dtype=np.float32),

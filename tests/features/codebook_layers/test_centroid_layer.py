@@ -77,7 +77,7 @@ def test_cycles(unit):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_stalls(unit):
-    """Consecutive jobs give the same bits however the memories stall."""
+    """Consecutive jobs give the same bits with any stalls of the memories."""
     lanes, centroids, _ = unit
     for seed, (kind, rate) in enumerate((
             ("geometric", 0.5), ("geometric", 0.1), ("alternating", 0.5), ("freeze", 0.5)), start=1):

@@ -48,7 +48,7 @@ def _case(generator, job, kind, lanes, centroids, columns):
 
 
 def _rows(rows):
-    """Convert rows to the words of the port, a scalar per row if there is a single lane."""
+    """Convert rows to words of the port; with a single lane, each row becomes a scalar."""
     return _words(rows) if rows.shape[1] > 1 else _words(rows)[:, 0]
 
 
@@ -96,7 +96,7 @@ def _model(unit, drawn, willing, ready):
 
 
 def _drive(generator, lanes, centroids, dsps, count=12):
-    """Draw jobs in random order, all with the same kind of numbers."""
+    """Draw jobs in random order; all use numbers of the same kind."""
     kind = str(generator.choice(KINDS))
     jobs = [*generator.integers(0, 3, count - 5), Job.PRODUCT, Job.GRADIENT, Job.TOTAL, Job.PRODUCT, Job.TOTAL]
     cases = [_case(generator, Job(job), kind, lanes, centroids, int(generator.integers(1, 12))) for job in jobs]
@@ -187,7 +187,7 @@ def test_table():
         "job": Feed(np.array([Job.PRODUCT], np.uint32), np.arange(cycles) >= 135),
         "i": Feed(_columns(case, lanes, 4)), "rows": Feed(_rows(case.rows))}, sinks={"o": True}, cycles=cycles,
         seed=1)
-    # Errors: 15 words with ``last``; a 16th word without ``last``; the 17th, by itself; and a single word.
+    # Errors: a table of 15 words; a 16th word without ``last``; the 17th word on its own; and a single word.
     assert ports["error"].sum() == 4
     taken = np.flatnonzero(ports["table__valid"] & ports["table__ready"])
     begun, = np.flatnonzero(ports["job__valid"] & ports["job__ready"])

@@ -19,8 +19,8 @@ def answer(space, row, *, rows, lanes):
 class Answered(wiring.Component):
     """A unit with a stub of (rows, lanes) memories that answers ``request`` on ``response`` after ``latency`` cycles.
 
-    All other ports of the unit are forwarded, except the inputs named in ``loops``. Each of them is driven by a
-    function of the unit's signals, delayed by a number of cycles.
+    All other ports of the unit are forwarded, except the inputs named in ``loops``. Each of these inputs is driven by
+    a function of the unit's signals, delayed by a number of cycles.
     """
 
     def __init__(self, unit, *, rows, lanes, latency, loops=None):

@@ -79,7 +79,7 @@ def random_products(units, unit, run, *, most, golden=model_of):
 
 
 def resets(unit_of, unit, run, begin, *, most, golden=model_of):
-    """Make a test that a reset during a job does not affect the next job; ``begin`` returns the stimuli of a job."""
+    """Make a test of resets during jobs, which must not affect the next job; ``begin`` returns a job's stimuli."""
     def test():
         generator = np.random.default_rng(3)
         for cut in (1, 3, 5, 9, 20):

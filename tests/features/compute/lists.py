@@ -37,8 +37,8 @@ from sim.verilated.vectors import Unit
 #: Elements of the memories of gradients, weights and activations.
 WORDS = (256, 192, 1024)
 BLOCKS = 32
-#: Options of the units: array rows by lane count, lane counts with scale and mask and with sequence functions, and
-#: centroids and buffer number bits by lane count.
+#: Options of the units: array rows, centroids and buffer number bits by lane count; lane counts of units with scale
+#: and mask, and of units with sequence functions.
 ROWS = {2: 2, 4: 4, 8: 1}
 SCALE_MASK = SEQUENCES = (4,)
 CENTROIDS = {4: 16}
@@ -143,7 +143,7 @@ def _operand(generator, rows, columns, lanes, command, *, place=None, stride=Non
     room = (WORDS[place] if place < 2 else command.list_base) - (min(rows, 64) - 1) * stride - columns
     base = step * int(generator.integers(max(room, 0) // step + 1))
     if generator.random() < 0.02:
-        base = -(-(WORDS[place] - columns - (rows - 1) * stride) // step) * step  # last that fits, or next one
+        base = -(-(WORDS[place] - columns - (rows - 1) * stride) // step) * step  # last that fits, or the next
         base = max(base, 0)
     relative = int(base >= command.state_base and generator.random() < 0.5)
     return {"base": base - relative * command.state_base, "place": place, "relative": relative,

@@ -16,7 +16,7 @@ from sim.verilated.vectors import Feed, Unit
 
 #: Number of memories of a node, and the minimum number of cycles from a request to its response.
 PLACES, LATENCY = 3, 2
-#: Memory operations that can be stalled: bits of ``paces``, and fields of the model's memory.
+#: Memory operations that can be stalled, as bits of ``paces`` and as fields of the model's memory.
 PACES = ("request", "response", "write", "commit")
 #: Default flag outputs of a unit.
 FLAGS = ("done", "bad")

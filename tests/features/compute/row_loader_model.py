@@ -16,10 +16,10 @@ def trace(jobs: list[tuple[int, int, bool]], *, lanes: int, willing: npt.ArrayLi
           asked: npt.ArrayLike, ready: npt.ArrayLike) -> tuple[dict[str, Any], dict[str, Integers]]:
     """Trace every cycle after a reset; each job is a tuple (rows, columns, whether rows have labels).
 
-    Returns the input handshakes, where ready is only shown while valid, and the numbers of the offered requests and
-    elements, -1 for none. A job is accepted when the previous job's last request is in the output register and its
-    last element is consumed. From the next cycle on, requests are made and answers accepted (one cycle later
-    without labels), one answer per memory row, in cycles when the later stages move.
+    Returns the input handshakes, with ready set only while valid is, and the numbers of the offered requests and
+    elements, or -1 if none is offered. A job is accepted when the previous job's last request is in the output
+    register and its last element is consumed. From the next cycle on, requests are made and answers accepted (one
+    cycle later without labels), one answer per memory row, in cycles when the later stages move.
     """
     rows = [(int(labelled), -(-columns // lanes)) for count, columns, labelled in jobs for _ in range(count)]
     offers, answers = Feed(len(jobs), willing), Feed(sum(map(sum, rows)), answered)

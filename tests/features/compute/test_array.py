@@ -77,7 +77,7 @@ test_offers_stand_for_all_time = offers(lambda: MacArray(rows=1, columns=2), dep
 
 @pytest.mark.parametrize("array", ARRAYS)
 def test_throughput(array):
-    """Tiles with the shortest sums run back to back without a bubble, and with the exact latency."""
+    """Tiles with the shortest sums run back to back without a bubble, with exactly the stated latency."""
     component = BENCH.make(*array)
     generator = np.random.default_rng(1)
     beats = model.concatenate([

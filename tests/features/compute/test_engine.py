@@ -120,7 +120,7 @@ def test_network(node, pattern):
 
 
 def test_lists_behind_each_other(node):
-    """The same step works as three commands ordered by flags, between commands of another engine."""
+    """The training step also works as three commands ordered by flags, between commands of another engine."""
     generator = np.random.default_rng(5)
     memories, addresses = network(generator, 0, [FORWARD, CROSS_ENTROPY, BACKWARD])
     copy = push(operation=Operation.COMPUTE, gradient_base=224, state_base=0, length=32, duration=0, tag=9)
@@ -245,7 +245,7 @@ def test_statuses(node):
 
 
 def test_a_wrong_label(node):
-    """A wrong label is detected at run time: the list ends and reports the instruction; earlier ones have run."""
+    """A wrong label is detected at run time: the list runs up to that instruction, and reports it."""
     generator = np.random.default_rng(8)
     memories, (address,) = network(generator, 0, [[*FORWARD, *CROSS_ENTROPY, *BACKWARD]])
     memories[Place.ACTIVATIONS][49 + 3] = OUTPUTS
@@ -333,7 +333,7 @@ def test_centroids(node):
                 [*instructions, END], examples, lanes=CONFIG.lanes, answer=MemoryAccess.latency, centroids=16)
             results.append((local, ended.detail >> MULTIPLIED_BIT))
         (shared, multiplied), (expanded, nothing) = results
-        # k multiplications for each result of both products, and for each output when gradients are computed.
+        # Per example, k multiplications for each output, each input gradient, and each output's gradient.
         assert multiplied * CONFIG.lanes == 16 * examples * (8 + 12 + 8)
         assert nothing == 0
         np.testing.assert_array_equal(shared[Place.ACTIVATIONS][160:320], expanded[Place.ACTIVATIONS][160:320])

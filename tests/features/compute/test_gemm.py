@@ -77,7 +77,7 @@ def test_products(unit_of):
 @pytest.mark.parametrize("stalls", STALLS[1:])
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_stalls(unit_of, stalls):
-    """Products are correct however requests, responses, writes, and commits to the memories stall."""
+    """Products are correct with any stalls of requests, responses, writes, and commits to the memories."""
     _, golden = _unit(*unit_of)
     for seed in range(11, 14):
         print(f"seed {seed}")

@@ -47,7 +47,7 @@ def _beats(instructions):
 
 
 def _run(lanes, command, instructions, *, source, sink, seed):
-    """Check a list; return its count of valid instructions, and whether one is malformed or overlaps the list."""
+    """Check a list; return the number of valid instructions, and whether a malformed or overlapping one follows."""
     name, unit = f"checker_{lanes}", units()
     cycles = 90 * (len(instructions) + 1) if source == sink == "none" else 1_500
     willing, ready = stall_array(source, cycles, seed=seed), stall_array(sink, cycles, seed=seed + 1)

@@ -20,12 +20,12 @@ CYCLES = 4_000
 
 
 def _elements(number):
-    """Elements of the answer to the numbered request, or of the numbered write."""
+    """Elements of the answer to the request with this number, or of the write with this number."""
     return [0x9E3779B1 * (LANES * number + lane + 1) & 0xFFFF_FFFF for lane in range(LANES)]
 
 
 def _owner(number):
-    """Buffer number of the numbered request or write."""
+    """Buffer number of the request or write with this number."""
     return 37 * number % (1 << OWNER_BITS)
 
 

@@ -45,7 +45,7 @@ def test_latencies(dsps):
 
 @pytest.mark.parametrize("dsps", DSPS)
 def test_every_cycle(dsps):
-    """With random controls in every cycle, every output equals the model's."""
+    """With random controls in every cycle, every output matches the model."""
     component = MultiplyAccumulate(dsps=dsps)
     unit = Unit(component)
     held, o = [0] * PLACES, 0  # model state, kept from one run to the next

@@ -24,7 +24,7 @@ from tests.refusals import refused
 
 #: Rows, columns, DSP blocks, blocks and operands of the simulated units.
 PRODUCTS = ((1, 4, 1, 32, "bf16"), (4, 4, 4, 128, "fp32"))
-#: Storage orders: whether memory rows hold parts of rows, not of columns, for A and for B.
+#: Storage orders of A and B: whether memory rows hold parts of matrix rows, not of columns.
 STORED = tuple(itertools.product((True, False), repeat=2))
 
 

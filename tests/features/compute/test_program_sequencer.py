@@ -21,7 +21,7 @@ def _frames(groups, columns, *, brief=False):
 
 
 def test_brief_programs():
-    """Brief programs, which end with the totals, and full programs alternate, and each runs exactly its own steps."""
+    """Brief programs, which end with the totals, alternate with full programs; each runs exactly its own steps."""
     unit = Unit(ProgramSequencer(columns=8, sequences=True))
     for groups, count in ((1, 1), (3, 8), (16, 5)):
         for brief in (True, False):

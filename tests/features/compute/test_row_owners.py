@@ -162,7 +162,7 @@ def test_window(guarded, window):
     seed = 10 * window[0] + window[1]
     generator = np.random.default_rng(seed)
     owners = written(guarded, generator, "none", seed, window)
-    # Rows next to the limits of a window, both as the engine and as the host numbers them.
+    # Rows next to the limits of a window, in the engine's numbering and in the host's.
     edges = np.array([0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 63])
     for part in (window, (1, 1), window):
         inputs = traffic(generator, CYCLES, "geometric", seed, rows=edges)

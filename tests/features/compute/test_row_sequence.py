@@ -14,7 +14,7 @@ LAYOUTS = row_sequence_layout(ROWS, MOST, LANES, 2), step_layout(ROWS, MOST, LAN
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Walk:
-    """A submatrix: first row, row pitch, last line and group, lines and last group inside, and mask of that group."""
+    """A submatrix: first row, row pitch, last line and group, and the parts that are inside the matrix."""
 
     row: int
     pitch: int

@@ -33,7 +33,7 @@ def _elements(function, started, rows, groups):
 
 
 def _check(elements, cycles, note):
-    """Check that each element is issued after the earlier results, sums and scalars that it uses are available."""
+    """Check that each element is issued only once the results, sums and scalars that it uses are available."""
     kept, summed, scalars = {}, {}, {}
     for (step, row, group, half), cycle in zip(elements, cycles, strict=True):
         needs = []
@@ -88,7 +88,7 @@ def test_order(unit, function):
         _check(elements, issued.tolist(), note)
         if elements and seed == 0:
             assert issued[0] == SEQUENCER.latency
-        # The decision to issue an element precedes its control by one stage.
+        # The decision to issue an element precedes its control signals by one stage.
         for number, ((entry, row, group, half), cycle) in enumerate(zip(elements, issued.tolist(), strict=True)):
             if entry.result == Result.STORED:
                 assert free[cycle - 1], note

@@ -92,7 +92,7 @@ def test_cycles(unit, function):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_stalls(unit):
-    """Consecutive valid and invalid jobs give the same bits and accesses however the memories stall."""
+    """Consecutive valid and invalid jobs give the same bits and accesses with any memory stalls."""
     lanes, columns, _ = unit
     for seed, (kind, rate) in enumerate((
             ("geometric", 0.5), ("geometric", 0.1), ("alternating", 0.5), ("freeze", 0.5)), start=1):

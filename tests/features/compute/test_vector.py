@@ -72,7 +72,7 @@ def test_share_of_digits():
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_stalls(unit):
-    """Consecutive valid and invalid jobs give the same bits however the memories stall."""
+    """Consecutive valid and invalid jobs give the same bits with any memory stalls."""
     lanes, units, columns, *_, sequences = unit
     for seed, (kind, rate) in enumerate((
             ("none", 1.0), ("geometric", 0.5), ("geometric", 0.1), ("alternating", 0.5), ("freeze", 0.5))):

@@ -6,7 +6,7 @@ from sim.verilated.vectors import Unit
 
 
 def _places(units, rows, columns):
-    """Expected positions: unit, group, column, address, and whether it is the last of its row and of the block."""
+    """Expected positions: unit, group, column, address, and whether each is the last of its row and of its block."""
     return [(row % units, row // units, column, row // units * columns + column, column == columns - 1,
              column == columns - 1 and row == rows - 1) for row in range(rows) for column in range(columns)]
 

@@ -75,12 +75,12 @@ class FarMemories:
                     for queue in owners[name][kind]:
                         port = next(engines)
                         port.base, port.rows, port.queue = port.base + first, rows, queue
-        self._strays, self._blank = 0, False  # strays by queue; whether zeros are due
+        self._strays, self._blank = 0, False  # a bit for each queue with a stray access; whether zeros are due
         #: Writers in order of priority.
         self._order = sorted(range(len(self.writers)), key=lambda n: self.writers[n].host)
         self._far: Request | None = None
         self._served, self._wrote = 0, False
-        #: Readers that wait for a row, the oldest first, each with whether the row is still wanted.
+        #: Readers that wait for a row, oldest first, each with a flag for whether the row is still wanted.
         self._owed: collections.deque[list[int]] = collections.deque()
         self._responses = [False] * len(self.readers)
         self._elements = 0

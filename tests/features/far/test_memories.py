@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""A server's memories inside its far memory: every port equals the model's in every cycle."""
+"""A server's memories inside its far memory: every port matches the model in every cycle."""
 
 import numpy as np
 import pytest
@@ -179,7 +179,7 @@ def play(lanes, changes):
 
 
 def read(lanes, number, row):
-    """Changed inputs that make one port read a row."""
+    """Input changes that make a port read a row."""
     count = len(model(lanes)[0].readers)
     return {"reads": [golden.Request(row=row) if n == number else None for n in range(count)]}
 
@@ -209,7 +209,7 @@ def test_reset_drops_answers(bench):
 
 
 def test_silence(bench):
-    """After ``timeout`` silent cycles the host reads zeros, then immediately, until the far memory answers again."""
+    """The host reads zeros after ``timeout`` silent cycles, then immediately, until the far memory answers again."""
     lanes, unit = bench
     number = len(PORTS[lanes][0]["weights"])  # index of the host's port at the weights
     quiet = {"ready": False}

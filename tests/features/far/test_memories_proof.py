@@ -13,7 +13,7 @@ from sim.formal import prove
 
 
 class Owners(wiring.Component):
-    """Specification for an engine and the host at one memory; the solver chooses a read and follows it.
+    """Specification for an engine and the host at one memory; it follows one read, which the solver chooses.
 
     The far memory answers its requests in order, and links are not reset.
     """

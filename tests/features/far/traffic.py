@@ -15,7 +15,7 @@ class Traffic:
 
     ``rows`` gives the row counts at the read ports and at the write ports. The far memory stalls in a pattern, and
     answers within ``latency`` cycles. ``rates`` are the probabilities per cycle that a port reads and writes, and
-    ``resets`` that a group is reset. A link reset has a tenth of that probability, the start of a silence half of it.
+    ``resets`` is the probability that a group is reset; a link reset is a tenth as likely, and a silence half.
     """
 
     def __init__(self, *, seed, model: FarMemories, rows, lanes, latency, pattern, rates=(0.5, 0.3), timeout=100,

@@ -82,7 +82,7 @@ def as_setting(value):
 @pytest.mark.parametrize("hold", [1, 40])
 @pytest.mark.parametrize("kind", SIGNATURES)
 def test_lockstep(kind, hold):
-    """All wires equal the model's in every cycle, even for meaningless settings."""
+    """All wires match the model in every cycle, even for meaningless settings."""
     signature = SIGNATURES[kind]
     forward, back = split(signature)
     generator = np.random.default_rng(hold)
@@ -116,7 +116,7 @@ def test_lockstep(kind, hold):
 
 
 def pulse(setting, *, port=0, **wires):
-    """Outputs of a switch if the given wires have their values in cycle 3 only, and are 0 otherwise."""
+    """Outputs of a switch if the given wires have the given values in cycle 3, and are 0 in all other cycles."""
     layout = switch_layout()
     value = layout.const(setting).as_value().value
     rows = {"setting": np.full(8, value), "port": np.full(8, port)}
@@ -135,7 +135,7 @@ def high(values):
 @pytest.mark.parametrize("sink", [0, 1])
 @pytest.mark.parametrize("source", [0, 1])
 def test_bypass_takes_one_cycle(source, sink):
-    """A bypass passes words on and credits back in one cycle; neither reaches the receiver or the transmitter."""
+    """A bypass forwards words and returns credits in one cycle; neither reaches the receiver or the transmitter."""
     setting = {"sources": [Source.OFF, Source.OFF], "listens": 3}
     setting["sources"][sink] = (Source.BYPASS_0, Source.BYPASS_1)[source]
     outputs = pulse(setting, **{f"ring_i__{source}__valid": 1, f"ring_i__{source}__data": 99,
@@ -178,7 +178,7 @@ def test_off():
 
 
 def wires_of(switch, *, flow, prefixes):
-    """All wires of one direction in members with a name that starts with ``prefixes``."""
+    """All wires of one direction in members with names that start with one of the ``prefixes``."""
     return Cat(Value.cast(value) for path, member, value in switch.signature.flatten(switch)
                if member.flow == flow and path[0].startswith(prefixes))
 

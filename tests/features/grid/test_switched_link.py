@@ -316,13 +316,13 @@ def test_not_while_words_move(bench):
 
 
 def test_short_packet_behind_a_receiver(bench):
-    """Two words fit into the buffer after a receiver: the sender becomes still, but not the node with the words."""
+    """Two words fit into the buffer after a receiver: the sender becomes still, but the next node does not."""
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     bench.switch(plan)
     trace = bench.pass_on(beats([1, 2]), ready=np.zeros(60, bool))
     assert trace["still_0"][-1]
     start = int(np.flatnonzero(trace["i_0__valid"] & trace["i_0__ready"])[0])
-    assert not trace["still_1"][start + 3 + 1 + WIRES:].any()  # also while it passes through the receiver
+    assert not trace["still_1"][start + 3 + 1 + WIRES:].any()  # also while the packet passes through the receiver
     trace = bench.pass_on(cycles=10)
     assert trace["o_1__valid"].sum() == 2
     assert trace["still_1"][-1]
@@ -343,11 +343,11 @@ def test_packets_that_are_not_expected_wait(bench):
 
 
 def test_latency(bench):
-    """A word takes 4 cycles from the engine to the port, and 4 plus the wires from there to the other engine."""
+    """A word takes 4 cycles from the engine to the port, and 4 plus the wire latency to the other engine."""
     plan = Topology(ROWS, COLUMNS).disable(Part.parse("node3")).plan(Shape.FLAT)
     assert plan.rings == ((0, 1, 2),)
     bench.switch(plan)
-    for node, port, other, hops in ((0, 0, 1, 1), (1, 0, 2, 2), (2, 1, 0, 1)):  # 1 to 2 passes through node 0
+    for node, port, other, hops in ((0, 0, 1, 1), (1, 0, 2, 2), (2, 1, 0, 1)):  # node 0 bypasses words from 1 to 2
         trace = bench.pass_on(beats([1, 2]), node=node, to=other, cycles=80)
         start = int(np.flatnonzero(trace[f"i_{node}__valid"] & trace[f"i_{node}__ready"])[0])
         assert np.flatnonzero(trace["words"] >> (2 * node + port) & 1)[0] == start + 3 + 1

@@ -91,7 +91,7 @@ def test_errors():
 
 @pytest.mark.parametrize(("source", "sink"), [*zip(STALLS, STALLS[::-1], strict=True), ("geometric", "geometric")])
 def test_random(source, sink):
-    """With changing formats and any stalls, words, elements and flags equal the golden codecs'."""
+    """With changing formats and any stalls, words, elements and flags match the golden codecs."""
     seed = STALLS.index(source) + 4 * STALLS.index(sink)
     generator = np.random.default_rng(seed)
     cycles, note = 1_500, f"{seed=}"

@@ -171,7 +171,7 @@ def with_dependencies(generator, programs):
 
 @cocotb.test(timeout_time=8, timeout_unit="ms")
 async def plays_programs(dut):
-    """Both queues run random programs in order, with commands adapted to their pass, and none starts too early."""
+    """Both queues run random programs in order, with commands adapted to their pass, and start none too early."""
     p = regression.parameters()
     await begin(dut)
     bench = Bench(dut, p["seed"], start=p["start"], sink=p["sink"])
@@ -275,7 +275,7 @@ async def a_failure_ends_the_run(dut):
         return programs
 
     def check(events, queue, slot, status, detail=None):
-        """Check that only this command failed, that it was the last one of its queue, and that the run stopped."""
+        """Check that only this command failed, was the last command of its queue, and stopped the run."""
         failed = [event for event in events if event[2] != EventStatus.OK]
         assert [event[:3] for event in failed] == [(queue, 10 * queue + slot, status)]
         assert detail is None or failed[0][3] == detail
@@ -391,7 +391,7 @@ async def pushed_commands_keep_their_place(dut):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def a_run_begins_while_pushed_commands_end(dut):
-    """A run starts as soon as the pushed commands that are pending have ended, whenever it is accepted."""
+    """A run, whenever it is accepted, starts as soon as the pending pushed commands have ended."""
     await begin(dut)
     bench = Bench(dut, 6)
     bench.duration = lambda queue, command: 2

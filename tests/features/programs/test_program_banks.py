@@ -38,7 +38,7 @@ EDIT_CYCLES = 11
 
 
 class Banked(wiring.Component):
-    """Host port and command queue; commands end immediately unless ``hold`` is high, with an error if ``fail`` is."""
+    """Host port and command queue; commands end when ``hold`` is low, with an error if ``fail`` is high."""
 
     i: In(stream.Signature(word_layout()))
     o: Out(stream.Signature(word_layout()))
@@ -112,7 +112,7 @@ class Bench:
         return words[1], words[2:]
 
     async def compare(self, opcode, count, body):
-        """Send a request, and compare status and state with the model's."""
+        """Send a request, and compare status and state with the model."""
         model = self.model
         running = model.running
         expected = model.answer(opcode, count, body)

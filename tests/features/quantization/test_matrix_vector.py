@@ -51,7 +51,7 @@ class _Outputs:
 
 
 def _given(lanes, bits, codes, inputs, sums, *, last, **fields):
-    """Drive beats, with fields given per beat or as a common value, and the expected sums."""
+    """Beats to drive, with fields given per beat or as a common value, and the expected sums."""
     masks = {"signed": 1, "subtract": 1, "offset": (2 << bits) - 1, "bias": 0xFFFF_FFFF}
     rows = pack(operand_layout(lanes, bits, bits + 1), {
         "codes": codes, "inputs": inputs & 255, "last": last,

@@ -21,7 +21,7 @@ async def hear(ctx, closer, node, slot, tag):
 
 
 async def closes(ctx, closer, *, most):
-    """Wait for CLOSE and accept it; return the cycles until its offer, and its fields, or None if there is none."""
+    """Wait for CLOSE and accept it; return the cycles until its offer, and its fields or None."""
     for cycle in range(most):
         if ctx.get(closer.close.valid):
             fields = {name: ctx.get(closer.close.payload[name]) for name in ("tag", "on_time", "late", "index")}
@@ -46,7 +46,7 @@ def simulate(bench):
 
 @pytest.mark.parametrize("weights", [stale_weights(0.5), stale_weights(0.0), (ONE,) * 15])
 def test_follows_the_golden_model(weights):
-    """Rounds with random gradients, some too old for any weight, close as in the golden model."""
+    """Rounds with random gradients, some too old to have any weight, close as in the golden model."""
     generator = random.Random(str(weights))
 
     async def bench(ctx, closer):

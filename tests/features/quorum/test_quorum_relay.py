@@ -18,7 +18,7 @@ PATIENCE = 400
 
 
 class Relays(wiring.Component):
-    """Relays in a ring; a set bit of ``stall`` stalls the link from that node to its successor."""
+    """Relays in a ring; bit n of ``stall`` stalls the link from node n to its successor."""
 
     def __init__(self, count):
         self.units = [QuorumRelay() for _ in range(count)]
@@ -37,7 +37,7 @@ class Relays(wiring.Component):
 
 
 class Bench:
-    """Nodes that send READY and hear CLOSE. ``busy`` is the fraction of cycles when a link or rank 0 stalls."""
+    """Nodes that send READY and receive CLOSE. ``busy`` is the fraction of cycles when a link or rank 0 stalls."""
 
     def __init__(self, ctx, relays, *, seed, busy):
         self.ctx, self.relays, self.seed, self.busy = ctx, relays, seed, busy
@@ -96,7 +96,7 @@ def simulate(run, *, count, seed=1, busy=0.0):
 
 @pytest.mark.parametrize(("count", "busy"), [(2, 0.0), (5, 0.5), (16, 0.2)])
 def test_words_of_all_nodes(count, busy):
-    """Rank 0 hears each READY once, each node's in order, and each CLOSE reaches all nodes in order."""
+    """Rank 0 receives each READY once, in order for each node, and each CLOSE reaches all nodes in order."""
     async def run(bench):
         generator = bench.generator
         sent = [[(generator.getrandbits(1), generator.getrandbits(16)) for _ in range(20)] for _ in range(count)]

@@ -34,7 +34,7 @@ def restart_word(number: int, id: int, start: int) -> Word:
 class Transmitter:
     #: Cycles from the first START to the first bit of its answer, if wires have no delay.
     ENDS = 35
-    #: A restart is sent after this number of cycles without news, plus the round trip of the wires.
+    #: A restart is sent after this number of cycles without progress, plus the round trip of the wires.
     PATIENCE = 4 * MESSAGE + 5
     #: Cycles, in addition to ENDS, after which the first START and any later START is repeated.
     START_AGAIN = (255, 1023)
@@ -67,7 +67,7 @@ class Transmitter:
         self._base = 0  # number on the wires of the window's word 0
         self._other = (0, 0, False, 0)  # base, given, started and round of the other link
         self._listener = Listener()
-        # The plausible message of the previous cycle, and whether its number is at or past the last one's.
+        # The plausible message of the previous cycle, and whether its number has reached the last message's.
         self._heard: tuple[Message, bool] | None = None
         # The word fetched in the previous cycle, with its flags (fresh, repeated, restarted).
         self._fetched: tuple[Word, tuple[int, int, int]] | None = None

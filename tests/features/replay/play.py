@@ -57,7 +57,7 @@ def random_play(seed, **options):
 
 
 def reset_plays(moments, cycles, make=random_play, **options):
-    """Yield random plays of ``cycles`` cycles, one for each cycle in ``moments`` at which links are reset."""
+    """Yield a random play of ``cycles`` cycles for each cycle in ``moments``, and reset the links in that cycle."""
     for moment in moments:
         play = make(moment, resets=lambda cycle, moment=moment: moment <= cycle < moment + 3, **options)
         for _ in range(cycles):

@@ -92,7 +92,7 @@ class Bench:
 
 
 def test_types(unit):
-    """Messages are handed to the unit of their type; unknown messages are skipped, malformed ones word by word."""
+    """Messages go to the unit of their type; unknown messages are skipped, and malformed messages word by word."""
     bench = Bench()
     known = [[Signal(1, 0, 2, 3).word], [keepalive_word(2)], [first_word(ControlType.READY, 0)],
              [first_word(ControlType.CLOSE, 1), Signal(1, 0, 2, 3).word]]

@@ -23,8 +23,8 @@ from tests.refusals import refuses
 CONFIG = NodeConfig(segment=32, link=Replay(ingress=2), programs=Programs())
 NODES = 3
 
-#: Cycles of a control word from one node to the next over wires of one cycle: it is handed on, sent, and received
-#: like a packet word, but bypasses the receiver's packet queue.
+#: Cycles that a control word takes from one node to the next over one-cycle wires: it is forwarded, sent, and
+#: received like a packet word, but bypasses the receiver's packet queue.
 HOP = ControlWords.latency + ReplayTransmitter.latency + ReplayReceiver.latency - 2 + 1
 
 
@@ -113,7 +113,7 @@ def test_counts():
 
 
 def test_alive():
-    """Each node gets one KEEPALIVE per period of a working node, and the working node itself is the last."""
+    """Each node gets one KEEPALIVE per period of a working node, and the working node itself gets it last."""
     async def bench(ctx, ring):
         ctx.set(ring.words[1].signals.at_work, 1)
         heard = [[], [], []]
@@ -122,7 +122,7 @@ def test_alive():
                 if ctx.get(words.signals.alive):
                     heard[rank].append(cycle)
             await ctx.tick()
-        # A KEEPALIVE takes as long as a SIGNAL: through the register of its unit and that of the hub.
+        # A KEEPALIVE takes as long as a SIGNAL, since it passes through a register of its unit and one of the hub.
         (second,), (third,), (first,) = heard
         assert KeepAlive.period < first < KeepAlive.period + HOP + 2
         assert second - first == third - second == KeepAlive.latency + ControlHub.latency + HOP - ControlWords.latency

@@ -61,7 +61,7 @@ def test_line():
         speaker.step(Message(expect=cycle, recover=int(cycle >= 75)), start=cycle == 3)
         if listener.complete:
             seen.append((cycle, Message.parse(listener.complete)))
-    # A message has the number of its first cycle, and the `recover` of 21 cycles later.
+    # A message contains the number from its first cycle, and `recover` from 21 cycles later.
     assert seen == [(64, Message(34, 0, 0, 0)), (94, Message(64, 0, 0, 1)), (124, Message(94, 0, 0, 1)),
                     (154, Message(124, 0, 0, 1))]
 
@@ -92,7 +92,7 @@ def test_one_flipped_bit():
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_every_moment(wire):
-    """A wrong bit at any time costs one restart and at most 80 cycles, or nothing if it is on the line."""
+    """A wrong bit at any time costs one restart and at most 80 cycles, or nothing if it is on the return line."""
     clean = Play(stream(420), segments=12, latency=16).run(3000)
     for at in range(200, 200 + MESSAGE):
         link = Play(stream(420), segments=12, latency=16, faults=lambda c, at=at: flip(wire) if c == at else None)
@@ -103,7 +103,7 @@ def test_every_moment(wire):
 
 @pytest.mark.parametrize("wire", ["valid", "check", "line"])
 def test_start(wire):
-    """A link starts in spite of a wrong bit at any time, even if the answer takes longer than a START waits."""
+    """A link starts in spite of a wrong bit at any time, even if a START is repeated before the answer arrives."""
     for latency in (3, 110):
         for at in range(0, 150, 1 if latency == 3 else 7):
             link = Play(stream(70), segments=12, latency=latency)

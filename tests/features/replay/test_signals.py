@@ -143,7 +143,7 @@ def test_model_by_hand():
     sent = play(*foreign)
     assert sent.index(foreign[0]) == SignalRelay.latency
     assert [value for value in sent if value is not None] == foreign
-    # Dropped words: from a node outside the ring, a missing queue, without a run, and not a SIGNAL.
+    # Dropped: words from a node outside the ring, for a missing queue, or without a run, and a word of another type.
     assert set(play(word(8, 0, 1, 9), word(4, 2, 1, 9), word(4, 0, 0, 9), word(4, 0, 1, 9) ^ 1)) == {None}
     # The counts of a run are reported one by one; the next word leaves when the previous one has returned.
     relay.run, relay.done = 1, [0, 6]

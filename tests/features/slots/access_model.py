@@ -80,7 +80,7 @@ class PositionRelay:
         self.waited, self.home = 0, False
 
     def place(self, given: tuple[int, int]) -> tuple[int, int]:
-        """Rank and size that apply at the node: the given ones, or the ones heard from rank 0."""
+        """Rank and size that apply at the node: given as arguments, or received from rank 0."""
         return given if not self.heard[1] or (given[0] == 0 and given[1] > 1) else self.heard
 
     def step(self, *, word: int | None, ready: int, given: tuple[int, int]) -> None:

@@ -22,7 +22,7 @@ class Frame:
 
     @property
     def cycles(self) -> int:
-        """Superframe length: the smallest power of two for 256 cycles of control words and seven slots per job."""
+        """Superframe length: the smallest power of two with room for 256 control cycles and seven slots per job."""
         cycles = 1
         while cycles < 256 + 14 * self.slot:
             cycles *= 2
@@ -54,7 +54,7 @@ class SlotState:
     pair: int = 0  # number of the pair of slots
 
     def bits(self, job: int) -> int:
-        """Encode the state as the unit of a node of ``job`` outputs it."""
+        """Encode the state in the form that the unit of a node of ``job`` outputs."""
         return (self.soon | self.starts << 1 | (self.of == job) << 2 | (self.of == 1 - job) << 3
                 | self.pair % _PAIRS << 4)
 

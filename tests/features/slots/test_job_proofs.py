@@ -87,7 +87,7 @@ class Slots(wiring.Component):
     drives: In(1)
 
     def slots(self, m, *paths, least):
-        """Drive the slot inputs of paths; return whether there is a slot, its cycle, and whether their job has it."""
+        """Drive the slot inputs of paths; return whether there is a slot, its cycle, and whether it is theirs."""
         begun, own, cycle = Signal(), Signal(), Signal(4)
         now, drives = Mux(self.starts, 0, cycle), Mux(self.starts, self.drives, own)
         there = begun | self.starts
@@ -117,8 +117,8 @@ class Slots(wiring.Component):
 
 class PathsApart(Slots):
     """Two nodes with the same slots, which may lack ``less`` cycles each. In slots of the observed job both receive
-    the same words, and they send the same packets if that is their own job. Everything else may differ: packets,
-    resets, room, and incoming words.
+    the same words and, if it is their own job, send the same packets. Everything else may differ: packets, resets,
+    room, and incoming words.
 
     In slots of the observed job the same words leave and arrive; a passing word never collides with an own word.
     """
@@ -169,7 +169,7 @@ class PathsApart(Slots):
 
 
 class WholePackets(Slots):
-    """A node that sends packets and receives packets of the same slot from the previous node, which began up to
+    """A node that sends packets and receives packets of the previous node in the same slot, which begin up to
     ``slack`` cycles (1 to 3) early or late.
 
     In slots of the other job each incoming word leaves one cycle later; in slots of the own job it arrives. An own

@@ -83,7 +83,7 @@ def test_header():
 
 
 def test_check():
-    """Two wrong bits, or any bits of one word, are detected: the bits' check values differ and are independent."""
+    """Two wrong bits, or any wrong bits of one word, are detected: their check values are independent."""
     numbers = [check_of([1 << bit, *[0] * behind]) for behind in range(66) for bit in range(32)]
     assert len({*numbers, 0}) == 66 * 32 + 1
     rows, rank = numbers[:32], 0

@@ -87,8 +87,8 @@ def test_plan():
 
 
 def play(ring, *, records, cycles, wire=16, without=None, stalled=(), delays=8, moved=None):
-    """Run a ring; return each node's tables with the start times of their slots at rank 0, and how many laps rank 0
-    requests. Rank 2 stalls in cycles ``stalled``, rank ``without`` has no TIME; ``moved`` shifts rank 1's TIME."""
+    """Run a ring; return each node's tables with the start times of their slots at rank 0, and rank 0's number of
+    laps. Rank 2 stalls in cycles ``stalled``, rank ``without`` has no TIME; ``moved`` shifts rank 1's TIME."""
     wires = [[] for _ in ring]
     granted, last = [[] for _ in ring], 0
     asked = 0

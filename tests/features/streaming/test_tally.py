@@ -25,7 +25,7 @@ def commands(generator, lanes):
 @pytest.mark.parametrize("stalls", [False, True])
 @pytest.mark.parametrize("lanes", [2, 4, 8])
 def test_counts(lanes, stalls):
-    """A command's entry holds the counts of all its written packets, and nothing from before."""
+    """A command's entry holds the counts of all its written packets, and nothing from earlier commands."""
     seed = lanes + 16 * stalls
     generator, note = random.Random(seed), f"{seed=}"
     unit, m = Tally(lanes=lanes, elements=256), Module()

@@ -38,7 +38,7 @@ units = pytest.mark.parametrize(("table", "lanes"), UNITS, ids=name_of)
 
 
 def gateware(table):
-    """Gateware parameters that correspond to a golden model's."""
+    """Gateware parameters that correspond to the parameters of a golden model."""
     format = {each.width: each for each in (FP32, BF16)}[table.format.width]
     return hardware.LookupTable(**{**vars(table), "format": format})
 

@@ -66,7 +66,7 @@ def test_corners(table, lanes):
 
 @units
 def test_throughput(table, lanes):
-    """One beat per cycle within a packet, for encoder and decoder, and the number of words given by the formula."""
+    """Within a packet, encoder and decoder transfer one beat per cycle; the number of words matches the formula."""
     generator = np.random.default_rng(1)
     weights = (generator.standard_normal(4096) * 0.02).astype(np.float32).view(np.uint32)
     vectors = [weights >> np.uint32(32 - table.format.width)] * 2

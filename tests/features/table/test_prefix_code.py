@@ -85,7 +85,7 @@ test_cocotb = BENCH.cocotb(UNITS[1:], cut=40, name="PrefixDecoder", drive=functo
 
 
 def test_throughput():
-    """One element per cycle in both directions without escapes, and the number of words given by the formula."""
+    """Without escapes, both units transfer one element per cycle; the number of words matches the formula."""
     weights = np.clip(np.abs(_weights(np.random.default_rng(1), 4096)), 0x3800, 0x3E00).astype(np.uint32)
     code = Code.fitted(weights)
     unit = BENCH.unit(Encoder)

@@ -51,7 +51,7 @@ def test_statuses(taken):
     assert watch(length=9, taken=taken, strays=[4]) == (EventStatus.OUT_OF_WINDOW, [])
     assert watch(length=9, taken=taken, strays=[1]) == (EventStatus.OUT_OF_WINDOW, [])
     assert watch(length=9, taken=taken, strays=[8]) == (EventStatus.OUT_OF_WINDOW, [])
-    assert watch(length=9, taken=taken, strays=[0, 9, 10]) == (EventStatus.BAD_MASK, [])  # before or after it
+    assert watch(length=9, taken=taken, strays=[0, 9, 10]) == (EventStatus.BAD_MASK, [])  # outside of the command
     assert watch(length=9, taken=taken, budget=9) == (EventStatus.BAD_MASK, [])
     assert watch(length=9, taken=taken, budget=5)[0] == EventStatus.OVER_BUDGET
     assert watch(length=9, taken=taken, budget=5, strays=[3])[0] == EventStatus.OUT_OF_WINDOW

@@ -43,7 +43,7 @@ def status(unit, who, opcode, *words, **options):
 
 
 def test_beyond(unit):
-    """A tenant gets the same status for everything outside its window, whether it exists or not."""
+    """A tenant gets the same status for each address outside its window, whether the address exists or not."""
     window, everything = {"found": 1 << 20}, {"found": GROUPS << 20}
     assert status(unit, 1, Opcode.READ_MEMORY, GROUP - 1, count=2, **window) == Status.OUT_OF_WINDOW
     assert status(unit, 2, Opcode.READ_MEMORY, GROUP - 1, count=2, **window) == Status.OUT_OF_WINDOW
@@ -122,7 +122,7 @@ def test_register_writes(unit, who, address, busy, expected):
 
 
 def test_patience(unit):
-    """A POP_EVENT waits for the requested number of cycles, but a tenant's waits for at most ``PATIENCE``."""
+    """A POP_EVENT waits for the requested number of cycles; one from a tenant waits for at most ``PATIENCE``."""
     offered = {}
     for who, wait in ((1, 0), (1, 40), (1, PATIENCE), (1, PATIENCE + 1), (1, 2**32 - 1), (0, PATIENCE + 9)):
         trace, answer = ask(unit, who, Opcode.POP_EVENT, wait, count=EVENT_WORDS, cycles=PATIENCE + 60, running=who)

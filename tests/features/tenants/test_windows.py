@@ -221,7 +221,7 @@ class Stands(wiring.Component):
             *(Assert((rows[n].base == 0) & (rows[n].size == space.words // GROUP)) for n, space in enumerate(spaces)),
             *(Assert(is_in(table.found, space) | ~self.asked.valid | (self.asked.space != space.number))
               for space in spaces),
-            # Windows that have been read since the node became busy equal the memory's.
+            # Windows that have been read since the node became busy equal the windows in the memory.
             *(Assert(((turn - 1 - n)[:len(turn) - 2] >= walked) | (windows[space.name].as_value() == Cat(
                 getattr(rows[n + places * tenant], name)[:len(getattr(windows[space.name], name))]
                 for name in ("base", "size")))) for n, space in enumerate(spaces)),
@@ -229,7 +229,7 @@ class Stands(wiring.Component):
         # The running tenant's windows equal the windows that its requests find.
         for space in spaces:
             ours = windows[space.name]
-            if space.number == FAR_SPACE:  # never found by requests
+            if space.number == FAR_SPACE:  # requests never find this space
                 m.d.comb += Assert((self.asked.space != FAR_SPACE) | (table.found.size == 0))
                 continue
             with m.If((walked == table.latency) & self.asked.valid & (self.asked.tenant == tenant)

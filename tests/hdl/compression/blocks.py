@@ -242,7 +242,7 @@ def encoder_throughput(name, lanes):
 
 
 def partial_blocks(name, lanes):
-    """A packet with a partial last block takes as many cycles as one of whole blocks."""
+    """A packet with a partial last block takes the same time as a packet of whole blocks."""
     _encode(name, lanes, [_elements(np.random.default_rng(count), count)
                           for count in range(1, 2 * codec(name, mirror=True).block + 2)])
 

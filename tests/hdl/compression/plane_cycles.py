@@ -28,7 +28,7 @@ class Packer:
         self.size = 4 * words
         self._place = 0
         self._left = 0  # cycle when the previous chunk leaves the input register
-        self._packed = -1  # cycle when that chunk has been packed completely
+        self._packed = -1  # cycle when the previous chunk has been packed completely
 
     def free(self, cycle: int) -> int:
         """First cycle, not before the given one, in which a chunk would be accepted."""
@@ -101,7 +101,7 @@ class Registers:
         return self._left[0]
 
     def beat(self, opened: int, leave: Callable[[int], int], *, real: bool) -> None:
-        """Advance by a beat, or by zeros after the last; ``leave`` returns its cycle at the last register."""
+        """Advance by a beat or final zeros; ``leave`` returns the cycle when the beat leaves the last register."""
         cycle = self._left[0] + 1
         if real:
             cycle = self._feed.accept(max(self._left[0], opened)) + 1
@@ -120,7 +120,7 @@ class Eights:
         self._taken = 0  # cycle when the last chunk of the previous codes was accepted
 
     def give(self, cycle: int, opened: int, sizes: Sequence[int], *, held: bool, last: bool) -> tuple[int, int]:
-        """Cycles when the codes leave their register, not before ``cycle``, and of their last chunk."""
+        """Cycle when the codes leave their register, from ``cycle`` on, and cycle when their last chunk is taken."""
         if not held:
             taken = self._packer.take(max(cycle, opened), sizes[0], last=last)
             return taken, taken
@@ -142,7 +142,7 @@ class Decoding:
         self._output = stream.Output(ready)
         self._free = 0  # cycle when bytes may be consumed
         self._looked = 0  # cycle when the last beat of codes was accepted for its look-up
-        self._loaded = 0  # cycle when that beat was output
+        self._loaded = 0  # cycle when the last beat of codes was output
 
     def take(self, count: int, *, align: bool = False) -> None:
         """Consume bytes of a table."""

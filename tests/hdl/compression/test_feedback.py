@@ -150,7 +150,7 @@ def encode(name, lanes, source, sinks, *, seed):
         assert packets(trace, "error", lanes) == [errors(codec, vector).tolist() for vector in vectors], f"{seed=}"
 
 
-#: Codecs of each kind, and one of them with every number of lanes.
+#: Codecs of each kind; one codec is tested with every number of lanes.
 CASES = [("raw", 4), ("bf16", 4), ("mx9", 1), ("mx9", 4), ("mx9", 8), ("mx4", 4), ("mxfp8_e4m3", 8),
          ("mxfp4_e2m1", 1), ("nvfp4", 4)]
 

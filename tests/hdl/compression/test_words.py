@@ -25,7 +25,7 @@ def test_lanes(kind):
 
 @pytest.mark.parametrize(("name", "lanes"), CASES)
 def test_words_and_elements(name, lanes):
-    """Words and elements equal the model's, packet by packet, under stalls."""
+    """Words and elements match the model, packet by packet, under stalls."""
     encode(name, lanes, "geometric", "geometric", seed=3)
     decode(name, lanes, "geometric", "geometric", seed=4)
 

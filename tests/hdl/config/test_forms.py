@@ -37,7 +37,7 @@ NODES = [
 
 @pytest.mark.parametrize("node", NODES, ids=str)
 def test_round_trips(node):
-    """A configuration survives JSON, and its options, applied to a default node of its kind, restore it."""
+    """A configuration is restored from JSON, and from its options applied to a default node of its kind."""
     assert from_dict(json.loads(json.dumps(as_dict(node)))) == node
     options = as_options(node)
     assert with_options(type(node)(), options) == node

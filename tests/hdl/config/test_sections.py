@@ -121,7 +121,7 @@ def test_codebooks_are_not_for_gradients():
 
 @pytest.mark.parametrize("kind", SECTIONS)
 def test_sections_are_values(kind):
-    """Sections are frozen, compare by their fields, even across processes, and evaluate from their text."""
+    """Sections are frozen, compare by their fields, even across processes, and can be evaluated from their text."""
     made = kind()
     assert made == kind()
     assert hash(made) == hash(kind())
@@ -134,7 +134,7 @@ def test_sections_are_values(kind):
 
 
 def test_text():
-    """A field is part of the text at any value, except in absent sections."""
+    """The text contains every field, whatever its value, except fields of absent sections."""
     assert repr(Memories()) == "Memories(gradient=16384, weight=16384, state=8192, planes=2)"
     assert repr(Int16Config()) == ("Int16Config(memories=Int16Memories(gradient=16384, weight=16384), masking=True, "
                                    "sparsify=True)")

@@ -3,7 +3,7 @@
 The queue has a slot for one command, its head, which is loaded while the previous command runs. The slot is freed
 when the head starts, is known to be rejected, or is dropped by ``stop``. A command is reloaded if a setting has
 changed, or if it was rejected while another command ran; it keeps its count of waiting cycles. The count is zero
-while the units that it waits for are alive.
+while the units that the command waits for are alive.
 """
 
 import dataclasses
@@ -197,7 +197,7 @@ class CommandControl:
             self._place = _Place.EMPTY
 
     def _load(self, inputs: Inputs, *, drop: bool) -> None:
-        """Update the state for the loader."""
+        """Update the state of the head, given the signals from the loader."""
         if self._place is _Place.REFUSED and drop:
             self._place = _Place.EMPTY
         if inputs.granted:

@@ -1,4 +1,4 @@
-"""Random commands at and around the limits of a node, and the golden verdict on each."""
+"""Random commands at and around the limits of a node, and the golden model's verdict on each command."""
 
 import random
 

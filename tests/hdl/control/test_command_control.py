@@ -203,7 +203,7 @@ class Surroundings:
             self.seen[Rejection(after["reason"]).name] += 1
         self.seen["dropped"] += bool(before["loaded"] and not after["loaded"] and now.stop and not before["removed"])
         if now.granted:
-            # The loader writes the head before it gives a verdict.
+            # The loader writes the head before it reports whether the command is accepted.
             self._bad, self._refused, self._holds = choose.random() < 0.15, False, choose.random() < 0.5
             self._fields = {"wait": choose.choice([0, *self._sets]), "signal": choose.getrandbits(16),
                             "tag": choose.getrandbits(16)}

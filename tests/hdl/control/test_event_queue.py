@@ -19,7 +19,7 @@ DEPTH = 3
 
 
 async def watch(dut, sources):
-    """Check which source is served in each cycle, given offered and stored words, one event word per cycle."""
+    """Check which source is served in each cycle, given the offered and stored words; a word moves per cycle."""
     chosen, index, stored, popped = None, 0, 0, 0
     while True:
         await FallingEdge(dut.clk)

@@ -26,7 +26,7 @@ CONFIG = NodeConfig(
 
 #: States that follow the last request to the node, without the states that send an answer's words.
 ANSWER = "Drain", "Header", "Status", "Payload"
-#: States that follow the comparison of address and room, by the request that they make to the node.
+#: States that follow the comparison of address and room, with the request that each makes to the node.
 MEMORY = {"Read-Memory": Opcode.READ_MEMORY, "Write-Memory": Opcode.WRITE_MEMORY, "Write-Words": Opcode.WRITE_MEMORY}
 #: Requests with an address.
 PLACED = (Opcode.READ_REGISTER, Opcode.WRITE_REGISTER, Opcode.READ_MEMORY, Opcode.WRITE_MEMORY, Opcode.POP_EVENT,

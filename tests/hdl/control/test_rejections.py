@@ -54,7 +54,7 @@ class Model:
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def reports_all(dut):
-    """All kinds of rejections are reported, of one queue or both simultaneously, with and without room for events."""
+    """All kinds of rejections of one queue or both simultaneously are reported, with and without room for events."""
     generator = random.Random(regression.parameters()["seed"])
     await start(dut)
     model, seen = Model(), set()

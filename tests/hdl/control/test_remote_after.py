@@ -24,7 +24,7 @@ class Model(Passes):
 
     def __init__(self, queues):
         super().__init__(queues)
-        self.told = [[None] * queues for _ in range(NODES)]  # from SIGNALs; None before the run has begun there
+        self.told = [[None] * queues for _ in range(NODES)]  # counts from SIGNALs; None before the run begins there
         self.held = [0] * queues  # cycles since a head's dependencies last became met or unmet
         self.sizes, self.pairs, self.before = [3] * queues, None, None
 

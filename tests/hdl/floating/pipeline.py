@@ -191,7 +191,7 @@ class Operation:
         return test
 
     def in_turns(self, latencies, draw):
-        """Test that a folded unit gives bit-identical results, for each interval and its latency."""
+        """Test that a folded unit gives bit-identical results at the stated latency, for each interval."""
         @pytest.mark.parametrize(("interval", "latency"), latencies.items())
         def test(interval, latency):
             unit, inputs = self._make(interval=interval), draw(np.random.default_rng(interval))

@@ -15,8 +15,8 @@ from sim.verilated.vectors import Unit
 from tests.hdl.floating import operands, pipeline
 from tests.refusals import refuses
 
-#: Exponent and fraction bits of formats. Their pairs cover wider and narrower ranges, with ends below, among or above
-#: the subnormal numbers.
+#: Exponent and fraction bits of formats. Pairs of these formats cover conversions to wider and narrower ranges, which
+#: end below, among or above the subnormal numbers.
 NARROW = [(4, 3), (5, 2), (2, 5), (2, 1), (3, 7), (5, 5), (6, 1)]
 HALVES = [(FP16, conversion.to_half, conversion.from_half, np.float16),
           (BF16, conversion.to_bfloat16, conversion.from_bfloat16, ml_dtypes.bfloat16)]

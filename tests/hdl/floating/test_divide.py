@@ -42,7 +42,7 @@ def near_quotients(generator, count=operands.COUNT):
 
 
 def near_halves(generator, count=operands.COUNT):
-    """Pairs with quotients as close as possible to a number or to the midpoint of two, from either side.
+    """Pairs with quotients as close as possible to a number or to the midpoint of two numbers, from either side.
 
     The lowest bit of a 25-bit quotient is half of a unit in the last place. The remainder is chosen as a few units,
     and the divisor's inverse modulo 2 ** 25 gives the quotient.
@@ -62,7 +62,7 @@ def near_halves(generator, count=operands.COUNT):
 def halves(generator, count=operands.COUNT):
     """Pairs with quotients halfway between two subnormal numbers, and pairs with neighbouring dividends.
 
-    The quotient has few bits, with a one below the last place; the dividend is its product with a short divisor.
+    The quotient has few bits, with a one below the last place; the dividend is quotient times a short divisor.
     """
     bits = generator.integers(2, 13, count)
     quotient = 2 * generator.integers(0, 1 << (bits - 1)) + 1

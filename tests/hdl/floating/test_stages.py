@@ -34,7 +34,7 @@ WIDTHS = (1, 2, 3, 5, 7, 8, 11)
 #: Widths of the shift amount, for maximum shifts above and below the number's width.
 AMOUNTS = (4, 2)
 WIDTH = 7
-#: Lowest bits of a right shift that are compared.
+#: Number of low bits of a right shift that are compared.
 WINDOW = 4
 FORMAT = FloatFormat(exponent_bits=3, fraction_bits=2)
 

@@ -66,14 +66,14 @@ class MagnitudeTrace:
 
 
 class _Walk:
-    """Registers of the generator: computes when a beat is offered from the departure of the previous one."""
+    """Registers of the generator, which compute a beat's offer cycle from the departure of the previous beat."""
 
     def __init__(self, jobs: Sequence[Job], lanes: int, willing: npt.ArrayLike) -> None:
         self.jobs = stream.Feed(len(jobs), willing)
         self._beats = [job.beats(lanes) for job in jobs]
         self._job = 0
         self._left = 0
-        self._free = 0  # cycle when the position's register accepts a job
+        self._free = 0  # cycle when the register of the position accepts a job
         self._loads = [0, 0, 0, 0]  # cycles of the previous beat: bounds, comparisons, output register, and departure
 
     def offer(self) -> int:

@@ -83,7 +83,7 @@ class Case:
         return result, masked
 
     def cycles(self):
-        """Number of cycles of the command, by the formula of MaskEngine."""
+        """Number of cycles that the command takes, according to the formula in MaskEngine."""
         return mask_cycles([(job.rows, job.columns, job.count) for job in self.jobs], lanes=self.lanes)
 
     def fill(self, bench):

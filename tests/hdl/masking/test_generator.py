@@ -101,5 +101,5 @@ def test_largest_matrix(lanes):
 
 
 def test_golden_fields():
-    """The fields of the model's mask are those in the layout, in the same order."""
+    """The mask of the model has the fields of the layout, in the same order."""
     assert [field.name for field in dataclasses.fields(model.Mask)] == [name for name, _ in mask_layout(8)]

@@ -90,7 +90,7 @@ def wrapped(shape):
 
 
 class Forgetful(wiring.Component):
-    """Specification: each fill writes its number, and each slice read has the number of its burst, or is zero.
+    """Specification: each fill writes its number, and each slice that is read has its burst's number or is zero.
 
     The five inputs are arbitrary within three rules: only filled banks are claimed, only claimed banks are taken, and
     a burst finishes within the depth.

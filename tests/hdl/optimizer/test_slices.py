@@ -47,7 +47,7 @@ def test_splitter(lanes, slice_lanes):
         fills = runs(seed)
         rows = beats(fills, beat_layout(lanes))
         done, fields, trace = taken(unit, rows, slice_lanes, give, take, seed)
-        # Every row is output as all of its slices, with zeros for elements that are not kept.
+        # All slices of every row are output, with zeros for elements that are not kept.
         padded = [np.pad(fill, (0, -len(fill) % lanes)) for fill in fills]
         kept = [np.pad(np.ones(len(fill), int), (0, -len(fill) % lanes)) for fill in fills]
         ends = np.cumsum([len(fill) for fill in padded]) // slice_lanes - 1

@@ -96,7 +96,7 @@ CODED_REFUSED = {
 # Three exponents in one word, and two groups of 8-bit codes.
 TABLE_HEADER = dataclasses.replace(HEADER, codec=TABLE, length=40)
 TABLE_PAYLOAD = (0x60_60_50_40, *range(100, 116))
-# Seven exponents; the second word repeats the last one to mark the end.
+# Seven exponents; the second word repeats the last exponent to mark the end.
 LONG_TABLE = (0x43_42_41_40, 0x60_60_51_50)
 TABLE_REFUSED = {
     "short": (packet(TABLE_HEADER, TABLE_PAYLOAD[:-1]), TABLE_HEADER, Refusal.WRONG_LENGTH, 1 << 16 | 0xFFFF),

@@ -34,7 +34,7 @@ def opened():
 
 
 def push(ring, *, length=600, operation=Operation.ALL_REDUCE, each=None, **fields):
-    """Push every node its command, with different fields for some, and return the events."""
+    """Push a command to every node, with different fields at some nodes, and return the events."""
     nodes = len(ring.devices)
     commands, number = {}, next(NUMBERS)
     for rank in range(nodes):
@@ -124,8 +124,8 @@ class TestRefusal:
 
     @pytest.mark.parametrize("word", [238, *range(616, 868, 36)])
     def test_queued_behind_damage(self, opened, word):
-        """A command of the next epoch, queued after one ended by a damaged word, is not affected: neither where a
-        node sees an ABORT without a truncated packet before it, nor where packets follow an ABORT immediately."""
+        """A command of the next epoch, queued after a command that a damaged word ends, is not affected, even if a
+        node sees an ABORT without a preceding truncated packet, or packets immediately after an ABORT."""
         ring, simulation = opened
         gradients = np.random.default_rng(word).standard_normal((3, 1200)).astype(np.float32)
         ring.memory.write_gradients(list(gradients))
@@ -162,7 +162,7 @@ class TestRefusal:
 
 class TestLinkReset:
     def test_at_any_time(self, opened):
-        """A command ends with LINK_RESET when the link reset is held, at whatever point it has reached."""
+        """A command ends with LINK_RESET when links are held in reset at any point of its execution."""
         ring, simulation = opened
         device = ring.devices[0]
         for delay in range(0, 120, 3):

@@ -182,8 +182,8 @@ def test_control(settable, rate, taken):
 
 
 class EndsByReset(wiring.Component):
-    """Claims that a command ends ``reset_cycles`` cycles after ``link_reset`` rises, while it stays high, and that it
-    is in Abort for at most ``timeout`` + 1 cycles without a reset."""
+    """Claims that a command ends ``reset_cycles`` cycles after ``link_reset`` rises and stays high, and that the
+    control is in Abort for at most ``timeout`` + 1 cycles without a reset."""
 
     def __init__(self):
         self._unit = CollectiveControl()

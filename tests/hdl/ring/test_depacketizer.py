@@ -46,7 +46,7 @@ async def accepts_what_was_expected(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def takes_a_word_per_cycle(dut):
-    """Payload leaves without bubbles, one latency later; only the last word waits for the verdict."""
+    """Payload leaves after the latency, without bubbles; only the last word waits for the verdict on the packet."""
     await start(dut)
     bench = Receiving(dut)
     trace = Trace(dut, "i__valid", "accepted", "payload__valid", "done", "starved")
@@ -177,7 +177,7 @@ async def refuses_every_mask_bit_beyond_the_length(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def judges_waiting_packet_by_new_epoch(dut):
-    """When a command becomes active, a waiting packet of an earlier epoch is old, and one of a later epoch is due."""
+    """When a command becomes active, a waiting packet is old if its epoch is earlier, and due if it is later."""
     await start(dut)
     bench = Receiving(dut)
     for now, said in [(EPOCH + 1, []), (EPOCH, ["done"])]:

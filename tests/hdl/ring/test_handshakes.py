@@ -13,7 +13,7 @@ from sim import formal
 
 
 class PacketizerHolds(wiring.Component):
-    """An offered word stays, whatever ``give_up`` and ``may_start`` do; sources hold theirs until ``give_up``."""
+    """An offered word stays, whatever ``give_up`` and ``may_start`` do; sources hold words until ``give_up``."""
 
     header: In(stream.Signature(header_layout()))
     payload: In(stream.Signature(word_layout()))

@@ -127,7 +127,7 @@ def transmitter(**options):
 @pytest.mark.parametrize("source", STALLS)
 @pytest.mark.parametrize(("lag", "enabled"), [(5, 1), (60, 1), (5, 0.3)])
 def test_transmitter(temper, source, lag, enabled):
-    """Credits come some time after their packets or, as an error, at any time; those beyond ``segments`` are ignored.
+    """Credits come some time after their packets or, as an error, at any time; credits over ``segments`` are ignored.
 
     With a throttle, words leave in the cycles that it enables.
     """

@@ -118,7 +118,7 @@ def test_packetizer(kind, cleared, given_up):
             beats = [beat for _, words in packets for beat in framed(words)]
             offers, model.packets = [False, False], []
         if not left and not model.aborted and generator.random() < given_up:
-            left = -1  # gives up until some cycles after the ABORT packet
+            left = -1  # give_up stays high until some cycles after the ABORT packet
         offers = [bool(queued) and (offered or willing) for queued, offered, willing in zip(
             (headers, beats), offers, (next(header_willing), next(payload_willing)), strict=True)]
         current = Inputs(header=headers[0] if offers[0] else None, payload=beats[0] if offers[1] else None,

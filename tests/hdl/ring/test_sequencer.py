@@ -101,7 +101,7 @@ OBSERVER = PartDescription(
 
 
 class Observed(wiring.Component):
-    """A sequencer with a path for the part's sequence only, after a planner that starts it."""
+    """A sequencer with a path for the part's sequence only, and a planner that starts it."""
 
     def __init__(self):
         super().__init__({
@@ -128,7 +128,7 @@ class Observed(wiring.Component):
 
 @pytest.mark.parametrize("pattern", ["none", "geometric"])
 def test_part_brings_a_sequence(pattern):
-    """Instructions get the records that they request, in order; a command ends when awaited ones are done."""
+    """Instructions get the records that they request, in order; a command ends when awaited instructions do."""
     unit, generator = Unit(Observed(), name="ObservedSequencer"), random.Random(11)
     for seed in range(20):
         length, size, every = generator.randint(0, 64), generator.randint(2, 5), generator.randrange(2)
@@ -149,7 +149,7 @@ def test_part_brings_a_sequence(pattern):
 
 # --- headers of a long command
 
-#: In the largest ring some blocks have nine segments, so all do: more packets than sequence numbers.
+#: In the largest ring all blocks have nine segments, which some need: more packets than sequence numbers.
 LONG = NodeConfig(
     lanes=1, segment=32, topology=SingleRing(max_nodes=MAX_NODES),
     memories=Memories(gradient=1 << 16, weight=32, state=32, planes=0), masking=False, sparsify=False)
@@ -157,7 +157,7 @@ NUMBERS = 1 << header_layout()["sequence"].width
 
 
 class Headed(wiring.Component):
-    """A sequencer with egress paths only, as in an all-reduce, after a planner that starts it."""
+    """A sequencer with egress paths only, as in an all-reduce, and a planner that starts it."""
 
     def __init__(self):
         super().__init__({

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Ends of links of nodes with throttles, joined in a ring of two: hdl/ring/link_ends.py."""
+"""Link ends of nodes with throttles, joined into a ring of two nodes: hdl/ring/link_ends.py."""
 
 import pytest
 from amaranth.hdl import Module

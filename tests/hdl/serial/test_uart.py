@@ -80,7 +80,7 @@ async def refuses_what_is_no_byte(dut):
         await drive(dut, [(0, length), (1, length + 12 * period)])
         assert values == []
     assert not any(errors)
-    # The stop bit is low, for one bit and for many.
+    # The stop bit is low, for one bit time or for many.
     for length in (1, 25):
         errors.clear()
         wire = edges([0x5A], period)[:-1]

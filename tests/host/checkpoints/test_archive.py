@@ -27,7 +27,7 @@ from tests.refusals import refuses
 KEY = b"k" * 32
 STATE = {"b": [np.arange(3, dtype=np.uint32), math.inf], "a": None, "text": "ä", "n": 1 << 100}
 WINDOWS = {"weights": [[0, 4], [32, 2]], "masters": [[0, 3]]}
-#: Commands of two queues for a node with a single queue, which receives the commands of both.
+#: Commands for two queues, in the checkpoint of a node with a single queue, which receives all of them.
 PROGRAMS = [Command(operation=Operation.QUIESCE).words().astype("<u4").tobytes(), b""]
 NODE = {"version": 3, "flags": 0, "registers": dict.fromkeys(CARRIED, 1), "slots": [0, 0], "model": 0,
         "programs": [[len(data) // 64, hashlib.sha256(data).hexdigest()] for data in PROGRAMS],
@@ -98,7 +98,7 @@ class Watched(io.BytesIO):
 
 
 def mutated(generator, manifest):
-    """A manifest with a few random errors, either in its text or in its values."""
+    """A manifest with a few random errors in its text or in its values."""
     if generator.random() < 0.5:
         text = bytearray(canonical(manifest))
         for _ in range(generator.randint(1, 4)):
@@ -177,7 +177,7 @@ def test_mutated_manifests():
         except RejectionError as error:
             counts[error.cause] += 1
         assert file.largest <= LARGEST_MANIFEST, where
-        try:  # the manifest itself, whether or not its signature is valid
+        try:  # sizes in the manifest itself, whether or not its signature is valid
             sizes = [region["size"] for region in parse(raw)["regions"]]
             assert len(sizes) <= len(names) + 1, where
         except (MalformedError, BadVersionError):

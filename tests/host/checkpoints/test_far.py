@@ -11,7 +11,7 @@ from tests.host.rings import CONFIGS, open_nodes
 
 KEY = b"k" * 32
 CONFIG = CONFIGS["centroid"]
-#: Windows of far memory, shorter than a group or longer than two sections of activation memory; near windows.
+#: Windows: in far memory, one is shorter than a group, and one longer than two sections of activation memory.
 LIVE = {"far": [(32, 3), (64, 3000), (4064, 32)], "activations": [(32, 500)], "weights": [(0, 64)]}
 
 
@@ -85,7 +85,7 @@ def test_read_back(rings):
 
 
 def test_silent(rings):
-    """If a far memory does not respond, this is reported, and near memory is unchanged."""
+    """If a far memory does not respond, an error reports this, and near memory is unchanged."""
     source, simulation = rings[0]
     filled(rings[0], 5)
     number = CONFIG.memory_map["activations"].number

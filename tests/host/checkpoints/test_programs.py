@@ -61,7 +61,7 @@ def weights(ring):
 
 
 def restore(frame, ring):
-    """Load and verify the frame without the usual backup of all memories, used to undo failures."""
+    """Load and verify the frame without first backing up all memories to undo a possible failure."""
     load(ring, admit(examine(make(None, frame, key=KEY), key=KEY), ring))
     verify(ring, frame)
 
@@ -76,7 +76,7 @@ def finish(ring, sets):
 
 
 def test_an_edit_that_waits(source, target):
-    """The first set after the restore uses the program of the pending edit, as it does on the source."""
+    """The first set after the restore uses the program of the pending edit, as it would on the source."""
     before = weights(source)
     frame = read(source, LIVE)
     assert {**frame.fields["banks"], "latest": 0} == {"set": 5, "due": 5, "model": 8, "latest": 0}
@@ -125,7 +125,7 @@ def test_staged_without_an_edit(source, target):
 
 
 def test_a_first_program_by_an_edit(source, target):
-    """Nodes that have never run a program may have a pending first program, which starts with its set."""
+    """Nodes that have never run a program can have a pending edit that activates their first program."""
     for ring in (source, target):
         forget_programs(ring)
     for _ in source.programs.stage(program(40, 0)):
@@ -169,7 +169,7 @@ def test_other_words(source, target, monkeypatch, bank, edited):
 
 
 def test_number(source, target):
-    """The restore compares program numbers, and whether nodes have a program at all."""
+    """The restore compares program numbers, and whether the nodes have a program at all."""
     frame = read(source, LIVE)
     load(target, frame)
     for device in target.devices:

@@ -33,7 +33,7 @@ def ring():
 
 @pytest.fixture(scope="module")
 def frame(ring):
-    """Checkpoint frame of nodes with data in their memories, settings and flags."""
+    """Checkpoint frame of nodes with data in their memories, and with settings and flags."""
     generator = np.random.default_rng(5)
     scrub(ring)
     for rank, device in enumerate(ring.devices):
@@ -62,7 +62,7 @@ def checkpoint(frame, **options):
 
 
 def test_there_and_back(target, frame):
-    """A frame is restored completely on nodes that were in use, and their other contents are unchanged."""
+    """A frame is restored completely on used nodes, and their remaining contents are unchanged."""
     before = digest(target)
     state, restored = restore(checkpoint(frame), target, key=KEY, owner=OWNER, expected=EXPECTED)
     assert state["a"].tolist() == [0, 1, 2]
@@ -81,7 +81,7 @@ def test_there_and_back(target, frame):
 
 
 def test_canonical(frame):
-    """Equal frames are encoded as equal bytes, in whatever order they are assembled."""
+    """Equal frames are encoded as equal bytes, regardless of the order of assembly."""
     turned = dataclasses.replace(frame, regions=dict(reversed(frame.regions.items())),
                                  fields=dict(reversed(frame.fields.items())))
     assert checkpoint(turned) == checkpoint(frame)
@@ -135,7 +135,7 @@ def flipped(name):
 
 
 def remarked(frame):
-    """A checkpoint with a changed weight and the previous watermark, signed with the manifest key."""
+    """A checkpoint with a changed weight and an unchanged watermark, signed with the manifest key."""
     archive = open_archive(checkpoint(frame))
     regions = dict(archive.regions)
     name = "device/00/weights/0"
@@ -215,7 +215,7 @@ def clean(ring, frame):
 
 
 def test_usable_behind(ring, frame, clean):
-    """After all rejected checkpoints, a valid one can still be restored."""
+    """After all invalid checkpoints have been rejected, a valid one can still be restored."""
     assert digest(ring) == clean
     restore(checkpoint(frame), ring, key=KEY, owner=OWNER, expected=EXPECTED)
     verify(ring, frame)

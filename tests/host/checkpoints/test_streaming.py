@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Checkpoints of layer streaming: a run resumes on different workers and a different server with the same bits."""
+"""Checkpoints of layer streaming: a run resumed on different workers and a different server has the same bits."""
 
 import dataclasses
 import functools
@@ -34,7 +34,7 @@ open_streaming = functools.partial(rings.open_nodes, len(RELAY), config=RELAY, t
 
 
 class Changes:
-    """Assessor that proposes a change of each kind while sets run, including one that is rejected."""
+    """Assessor that proposes changes of every kind while sets run, including a change that is rejected."""
 
     GIVEN = ((1, Kind.FORMAT, "mx4"), (2, Kind.ADD, WIDTH), (0, Kind.MICROBATCHES, 2), (2, Kind.FORMAT, "bf16"),
              (2, Kind.REMOVE, 0), (0, Kind.RATE, 0.02))
@@ -105,8 +105,8 @@ def whole():
 
 @pytest.fixture(scope="module")
 def other():
-    """Nodes with different speeds of links and far memories, and with a program bank, a set count and edit numbers
-    left over from another run."""
+    """Nodes with different link and far-memory speeds, which have kept a program bank, a set count and edit numbers
+    from another run."""
     with open_streaming(latency=37) as (ring, simulation):
         for rank in range(3):
             simulation.set_far_speed(latency=7 + 10 * rank, rate=1 / (1 + rank), node=rank)
@@ -118,8 +118,8 @@ def other():
 
 @pytest.mark.parametrize("sets", range(1, SETS))
 def test_same_bits(whole, other, sets):
-    """A run that resumes on used nodes after any set, with pending, merely proposed or no edits, ends with the same
-    losses, weights, state, counts and log."""
+    """A run that resumes on used nodes after any set, with pending edits, with edits that are only proposed, or with
+    none, ends with the same losses, weights, state, counts and log."""
     expected, checkpoints, last = whole
     run, frame = resumed(checkpoints[sets - 1], other)
     assert run.compare()
@@ -129,7 +129,7 @@ def test_same_bits(whole, other, sets):
 
 
 def test_resident(other):
-    """Workers that keep all layers resident use different windows, and can be resumed as well."""
+    """Workers that keep all layers resident use different windows, and their runs can be resumed as well."""
     with open_streaming() as (ring, _):
         run = run_of(ring, windows=3)
         do(run, 2)
@@ -181,7 +181,7 @@ def flipped(data, name):
 
 
 def longer(fields, regions):
-    """Move the lists beyond the end of a worker's activation memory."""
+    """Move the lists to an address beyond the end of a worker's activation memory."""
     base, count = node(fields, 1)["windows"]["activations"][0]
     node(fields, 1)["windows"]["activations"][0] = [8192, count]
     regions["device/01/activations/8192"] = regions.pop(f"device/01/activations/{base}")
@@ -193,7 +193,7 @@ def remarked(fields, regions):
 
 
 def before(data):
-    """A file in the previous frame format, with one contract for all nodes instead of one for each."""
+    """A file in the previous frame format, with a single contract for all nodes."""
     manifest = open_archive(data).manifest
     manifest["device"]["contract"] = node(manifest, 0)["contract"]
     raw, head = canonical(manifest), tarfile.TarInfo("manifest.json")
@@ -256,7 +256,7 @@ def test_rejected(other, waiting, clean, name):
     (2, {"role": {"broadcast_formats": False}}, "node 2 must have 8 words of counts, not 0"),
 ])
 def test_other_nodes(waiting, rank, change, differs):
-    """The error names a target node that would compute different bits or has no table of counts."""
+    """The error names the node that would compute different bits or that has no table of counts."""
     configs = list(RELAY)
     configs[rank] = configs[rank].replace(**change)
     ring = Ring([Device(None, config) for config in configs])
@@ -270,8 +270,8 @@ def test_other_nodes(waiting, rank, change, differs):
     ("idle", "^READ_BACK: node 2, region idle must have the CRC-32 of what was sent to it$"),
 ])
 def test_read_back(other, waiting, monkeypatch, space, message):
-    """A count, list word or program word that was not written correctly is detected, and the previous contents of all
-    nodes are restored. Afterwards the checkpoint can be restored."""
+    """If a count, list word or program word is not written correctly, this is detected, and the previous contents of
+    all nodes are restored. Afterwards the checkpoint can be restored."""
     rank = 1 if space == "activations" else 2
     device, windows = other.devices[rank], windows_of(admit(open_archive(waiting), other))
     clean = digest(other, windows)
@@ -331,7 +331,7 @@ def test_mutated_manifests(waiting):
 
 
 def test_not_begun():
-    """A run can be saved only after its first set, and a state can be resumed only by the same run."""
+    """A run can be saved only after its first set, and a saved state can be resumed only by the same run."""
     ring = Ring([Device(None, config) for config in RELAY])
     refuses("Run must have done a set before it is saved", state_of, run_of(ring))
     run = GoldenStreaming(examples(), run_of(ring)._start, workers=2, optimizer=SGD(0.05))

@@ -21,7 +21,7 @@ from tests.host.rings import CONFIGS, TIMEOUT, Reference, open_nodes, random
 CONFIG = CONFIGS["engines"]
 KEY = b"k" * 32
 LENGTH, STEPS, MOVED = 300, 6, 3
-#: Window bases of tenant 1 on the source and of tenant 2 on the target, and the sizes of both windows.
+#: Window bases of tenant 1 on the source and of tenant 2 on the target; both windows have the same sizes.
 HERE = {"gradients": 64, "weights": 1024, "state_0": 0, "activations": 0}
 THERE = {"gradients": 1504, "weights": 32, "state_0": 320, "activations": 480}
 SIZES = {"gradients": 512, "weights": 512, "state_0": 192, "activations": 32}
@@ -40,7 +40,7 @@ def job_of(host, tenant):
 
 
 def program():
-    """An update of the vector that follows a COMPUTE."""
+    """A program that updates the vector after a COMPUTE has ended."""
     return [[[Command(operation=Operation.COMPUTE, tag=1, length=32, duration=50, gradient_base=480)],
              [Command(operation=Operation.FUSED_UPDATE, tag=2, rank=rank, size=2, length=LENGTH, after_0=1)]]
             for rank in range(2)]
@@ -124,7 +124,7 @@ def test_same_bits(opened):
 
 
 def test_refused(opened):
-    """A window that is too small is reported as too little memory; the target and window are unchanged."""
+    """A window that is too small is rejected as too little memory; the target and window are unchanged."""
     source, target = opened
     here, there = TenantHost(source.devices), TenantHost(target.devices)
     here.grant(1, windows(HERE))

@@ -118,7 +118,7 @@ class TestAllocator:
             used[buffer] = True
 
     def test_whole_vectors(self):
-        """Master weights use a word per block element, packed state half a word; a failure reserves no buffer."""
+        """Master weights take a word per block element, packed state half a word; a failure reserves no buffer."""
         allocator = Allocator(CONFIG.memory_map)
         first = Allocation(length=50, planes=1, packed_state=True).place(allocator, CONFIG, nodes=2)
         assert first.state == Buffer("state", 0, 32)
@@ -164,7 +164,7 @@ def test_two_vectors_train_in_one_memory():
             assert (ring.memory.read_weights(vector).view(np.uint32) == model.weights).all()
             assert (ring.memory.read_state(vector, packed_state=packed).view(np.uint32) == model.state[0]).all()
 
-        # Alternately queue sums of both vectors, more of them than a node's queue can hold.
+        # Queue sums of both vectors in alternation, more of them than a node's queue can hold.
         gradients = [rings.random(generator, (2, vector.length), density=0.6) for vector in vectors]
         for vector, values in zip(vectors, gradients, strict=True):
             ring.memory.write_gradients(list(values), vector)
@@ -189,7 +189,7 @@ def test_two_vectors_train_in_one_memory():
         assert (ring.memory.read_errors(vectors[1]).view(np.uint32) == errors).all()
         assert outcome.dropped == [int((row == 0).sum()) for row in kept]
 
-        # Mask a buffer, with lists after all weights. Weights, and gradients before the buffer, stay unchanged.
+        # Mask a buffer, with lists after all weights. The weights and the gradients before the buffer stay unchanged.
         data, lists = ring.memory.allocator.allocate("gradients", 96), ring.memory.allocator.allocate("weights", 64)
         matrices = rings.random(generator, (2, 5, 6))
         masked = ring.local.mask([[MaskJob(matrices=matrices, mask=Mask(triangle=True))]] * 2, alternative=-1.0,
@@ -202,8 +202,8 @@ def test_two_vectors_train_in_one_memory():
 
 
 def test_masters_and_residuals_lie_with_their_vector():
-    """Masters and residuals of a second vector are stored at its bases, with codecs in both directions, and the first
-    vector's are unchanged."""
+    """With codecs in both directions, masters and residuals of a second vector are stored at its own base addresses,
+    and the first vector's are unchanged."""
     generator = np.random.default_rng(12)
     with rings.open_nodes(2, config=rings.CONFIGS["mx9"]) as (ring, _):
         vectors = [ring.memory.allocate(Allocation(length=length, planes=2)) for length in (300, 500)]

@@ -1,4 +1,4 @@
-"""Contract between driver and node, over every transport in conftest.py; and faulty transports."""
+"""Contract between driver and node, checked on every transport in conftest.py; and faulty transports."""
 
 
 import numpy as np
@@ -23,7 +23,7 @@ def spaces(config):
 
 
 def trip(device):
-    """Cycles of a round trip to the node, excluding a requested wait; under 100 without a serial line."""
+    """Cycles of a round trip to the node, excluding a requested wait; below 100 without a serial line."""
     first = device.read_register("CYCLES")
     return 2 * (device.read_register("CYCLES") - first)
 
@@ -400,7 +400,7 @@ def test_malformed_packets(device):
 
 
 def test_a_write_ends_at_a_register_that_is_read_only(device):
-    """The write ends at WEIGHT_VERSION or, if the version is settable, at the next register, LAST_ERROR."""
+    """The write ends at WEIGHT_VERSION or, if that is settable, at the next register, LAST_ERROR."""
     written = 3 if device.config.has("settable_version") else 2
     assert exchange(device, header(Opcode.WRITE_REGISTER, 4), register("DELAY_LINK").address, 77, 0, 0, 1) == refused(
         Opcode.WRITE_REGISTER, Status.READ_ONLY, written)

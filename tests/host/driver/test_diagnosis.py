@@ -45,7 +45,7 @@ class TestSlowLinks:
 
     @pytest.mark.parametrize(("nodes", "link"), RINGS)
     def test_rate(self, nodes, link):
-        """Words arrive so rarely that their receiver times out between two of them, but all words arrive."""
+        """All words arrive, but so rarely that their receiver times out between two of them."""
         with rings.open_nodes(nodes, config=NodeConfig(), timeout=1000) as (ring, simulation):
             simulation.links[link].set_rate(1, 1500)
             assert self.fail(ring, simulation, LENGTH) == (
@@ -56,7 +56,7 @@ class TestSlowLinks:
 class TestLostWords:
     @pytest.mark.parametrize(("nodes", "link"), RINGS)
     def test_as_many_as_were_lost(self, nodes, link):
-        """A link that loses all words from some point on is named, even if earlier losses changed the counters."""
+        """If a link loses all words from some point on, it is named, even if earlier losses changed counters."""
         with rings.open_nodes(nodes, config=NodeConfig(), timeout=1000) as (ring, simulation):
             for after in (300, 700):
                 cut = simulation.links[link]
@@ -76,7 +76,7 @@ class TestLostWords:
 
     @pytest.mark.parametrize("nodes", [2, 3, 5])
     def test_one_of_a_packet(self, nodes):
-        """If one word of a packet is lost, the node after the link reports it."""
+        """If one word of a packet is lost, the node at the end of the link reports it."""
         with rings.open_nodes(nodes, config=NodeConfig(), timeout=1000) as (ring, simulation):
             ring.memory.write_gradients(list(np.ones((nodes, LENGTH), dtype=np.float32)))
             state = simulation.save()

@@ -195,7 +195,7 @@ class TestTiming:
     @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     @pytest.mark.parametrize("rates", [(1, 2, 3), (7, 1, 1)])
     def test_slow_links(self, config, rates):
-        """Words may arrive one at a time at any interval, even if a packet consists of a single block."""
+        """Words may arrive one at a time, at any interval, even if a packet consists of a single block."""
         with open_nodes(3, config=config) as (ring, simulation):
             for link, rate in zip(simulation.links, rates, strict=True):
                 link.set_rate(1, rate)
@@ -239,7 +239,7 @@ class TestTiming:
 
 class TestResiduals:
     def test_memory(self):
-        """The residual memory is as long as the gradient memory, and only the trace memory follows it."""
+        """The residual memory is as long as the gradient memory and is followed only by the trace memory."""
         with open_nodes(1) as (ring, _):
             device, space = ring.devices[0], RESIDUALS
             assert space == Space.STATE + BOTH.memories.planes + 1
@@ -263,7 +263,7 @@ class TestResiduals:
             assert (ring.memory.read_weights(100) == 1).all()
 
     def test_added_as_they_are(self):
-        """Residuals written by the host are used in the next sum; they stay where only the optimizer reads a sum."""
+        """Residuals written by the host are used in the next sum, but stay where only the optimizer reads it."""
         length = 500
         with open_nodes(2) as (ring, _):
             reference = Reference(ring, length)
@@ -286,7 +286,7 @@ class TestResiduals:
 class TestFailures:
     @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     def test_random_damage_never_hangs(self, config):
-        """After random damage, each weight and residual has its old or new value, and the next command works."""
+        """After random damage, weights and residuals have old or new values, and the next command works."""
         generator = np.random.default_rng(11)
         length = 2000
         with open_nodes(3, config=config) as (ring, simulation):

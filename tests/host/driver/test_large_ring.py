@@ -1,4 +1,4 @@
-"""Rings with more nodes than 4-bit ranks could distinguish, compared with the golden model."""
+"""Rings with more nodes than a 4-bit rank could number, compared with the golden model."""
 
 import functools
 

@@ -129,7 +129,7 @@ class TestPlan:
             [golden.data_beats(job.matrices.view(np.uint32), 4).reshape(-1) for job in jobs]))
 
     @pytest.mark.parametrize(("elements", "words", "counts"), [
-        (64, 32, [[3], [2], [2], [1]]),  # three of 20 elements each and two of 32
+        (64, 32, [[3], [2], [2], [1]]),  # three matrices of 20 elements each and two of 32
         (84, 64, [[4], [1, 2], [1]]),
         (32, 32, [[1], [1], [1], [1], [1], [1], [1], [1]]),
         (1 << 10, 32, [[5, 3]]),

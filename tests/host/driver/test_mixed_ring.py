@@ -1,4 +1,4 @@
-"""Rings of differently configured nodes: bits, words, cycles, states, and parameters that must agree."""
+"""Rings of unequal nodes: bits, words, cycles, states, and parameters that must agree."""
 
 import functools
 import operator
@@ -69,7 +69,7 @@ def play(seed, *, threads, host_port, data=16, credit=16):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_collectives(seed):
-    """Bits and words match the golden model, and one, two and three threads give the same cycles and state."""
+    """Bits and words match the golden model, and cycles and state are the same with one, two and three threads."""
     generator = np.random.default_rng(seed)
     data, credit = (int(cycles) for cycles in generator.integers(1, 60, 2))
     results = [play(seed, threads=threads, host_port=False, data=data, credit=credit) for threads in (1, 2, 3)]
@@ -92,7 +92,7 @@ def test_memories():
             for space in spaces[rank]:
                 words = np.arange(space.words, dtype=np.uint32) + (1000 * rank + space.number)
                 device.write_memory(space.number, 0, words)
-                simulation.run(100)  # until the words are in a far memory
+                simulation.run(100)  # until the words have reached a far memory
                 assert (simulation.memory(rank, space.number) == words).all()
         assert all(simulation.counters(rank)[0] for rank in range(NODES))
         refuses("Memory space must be one of the 3 that the library knows, not 3", simulation.memory, 0, 3)
@@ -110,7 +110,7 @@ def test_memories():
 
 
 def test_saved_in_mid_command():
-    """A saved state continues on a ring with a different number of threads; a reset restores every node."""
+    """A saved ring can continue with a different number of threads, and a reset restores every node."""
     libraries = [rings.library(config) for config in RELAY]
     generator = np.random.default_rng(5)
     with open_streaming(threads=2, host_port=False) as (ring, simulation):

@@ -48,8 +48,8 @@ def played(ring, program, *, passes=1):
 
 @pytest.mark.parametrize("wire", [1, 16, 60])
 def test_cycles(wire):
-    """The cycles from the end of a command to the start of one that waits for it match the formula for each number of
-    hops, plus up to two, since queues take turns at both ends."""
+    """If a command waits for a command on another node, the cycles between them match the formula for the number
+    of hops, plus up to two, since queues take turns at both ends."""
     with open_nodes(latency=wire) as (ring, _):
         rows = []
         for first in range(NODES):
@@ -65,7 +65,7 @@ def test_cycles(wire):
 
 
 def test_passes():
-    """For 20 passes, waits across passes in a cycle of nodes are respected, with different link latencies."""
+    """For 20 passes, nodes wait for each other in a cycle across passes, with different link latencies."""
     program = Program(nodes=3)
     first = program.add("one", operation="COMPUTE", queue=Queue.COMPUTE, fields={"duration": [30, 200, 90]})
     second = program.add("two", operation="QUIESCE", queue=Queue.COMMUNICATE)
@@ -104,7 +104,7 @@ def test_counts_of_earlier_runs():
         events = ring.programs.play(1)
         assert [[event.status for event in queues[0]] for queues in events] == [[], *[[EventStatus.OK]] * 2]
         check()
-        # Run many passes of another program, with counts far beyond the counts of the next program.
+        # Run many passes of another program, with counts much higher than the counts of the next program.
         other = Program(nodes=3)
         for index in range(5):
             other.add(f"{index}", operation="QUIESCE", queue=Queue.COMPUTE)
@@ -138,7 +138,7 @@ def test_alone():
 
 
 def test_statuses():
-    """Impossible waits are rejected, waits that are never met time out, and correct programs run afterwards."""
+    """Impossible waits are rejected, waits that are never satisfied time out, and correct programs run afterwards."""
     program = relay_race(NODES, first=1)
     with open_nodes() as (ring, _):
         cases = [
@@ -159,7 +159,7 @@ def test_statuses():
                 (status, detail)]
             ring.recover()
             played(ring, program)
-        # With number 0 and no position in the ring, no node sends any signal.
+        # With run number 0 and without positions in the ring, no node sends any signal.
         for rank, device in enumerate(ring.devices):
             device.run(ProgramRun(1, rank=rank))
         event = ring.devices[0].pop_event(20 * TIMEOUT)
@@ -222,7 +222,7 @@ def test_a_straggler_is_not_a_broken_link(late):
 
 
 def test_a_node_that_others_wait_for_in_a_sum():
-    """A node begins a sum while it computes; the rest join only after that COMPUTE, ten time-outs later."""
+    """A node begins a sum while it computes; the rest join when its COMPUTE ends, ten time-outs later."""
     program = Program(nodes=NODES)
     long = program.add("long", operation="COMPUTE", queue=Queue.COMPUTE, duration=10 * TIMEOUT,
                        fields={"duration": [10 * TIMEOUT, 1, 1, 1]})
@@ -257,7 +257,7 @@ def busy():
 @pytest.mark.parametrize("program", [straggler(0, 100), straggler(0, 10 * TIMEOUT), busy()],
                          ids=["nobody", "one", "all"])
 def test_a_cut_link_is_named(program):
-    """A cut link is named and ends the sum within a time-out, even if its source or all nodes compute."""
+    """A cut link is named and ends the sum within a time-out, even if its sender or all nodes compute."""
     with open_nodes() as (ring, simulation):
         played(ring, straggler(0, 100))
         ring.programs.load([program.commands(rank, NODES) for rank in range(NODES)])
@@ -267,7 +267,7 @@ def test_a_cut_link_is_named(program):
             ring.programs.run(collectives=program.collectives)
         assert caught.value.cause == 1
         event = caught.value.events[2]
-        # After its time-out, the node waits for another time-out for the end of its predecessor's packets.
+        # When the node has timed out, it waits for another time-out for the end of its predecessor's packets.
         assert event.status is EventStatus.INGRESS_TIMEOUT
         assert event.cycles < 2 * TIMEOUT + 300
         simulation.links[1].mend()

@@ -54,7 +54,7 @@ def found(ring, where, *, packed_state):
 
 
 def held(state, *, packed_state):
-    """State in the form that nodes store."""
+    """State as it is after it has been stored on the nodes, possibly in packed form."""
     bits = golden.bits(state)
     return moments.unpack(moments.pack(bits), len(bits)) if packed_state else bits
 
@@ -122,8 +122,8 @@ def test_sums_of_random_cuts(nodes):
     ("default", 1, 700), ("default", 2, 1300), ("default", 3, 1000), ("default", 4, 33), ("default", 5, 1300),
     ("centroid", 3, 1300), ("mx9", 1, 300), ("mx9", 2, 1300), ("table", 4, 1300), ("narrow", 3, 900)])
 def test_update_in_three_commands(name, nodes, length):
-    """Reducing the parts to their owners, updating the owned blocks, and a single gather equal a fused update,
-    including masters and residuals. Weights pass through their codec twice; the second pass has no effect."""
+    """Reducing the parts to their owners, updating the owned blocks and gathering once equal a fused update,
+    including masters and residuals. Weights pass through their codec twice, but the second pass has no effect."""
     config = rings.CONFIGS[name]
     generator = np.random.default_rng(nodes)
     weights, gradients = rings.random(generator, length), rings.random(generator, (nodes, length), density=0.8)

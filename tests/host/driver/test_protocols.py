@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The contract that rings of every kind fulfil: rings of plain nodes, of a grid, and of tenants."""
+"""The contract that all kinds of rings fulfil: rings of plain nodes, of a grid, and of tenants."""
 
 import contextlib
 import importlib
@@ -65,7 +65,7 @@ def open_shape(shape):
 
 @contextlib.contextmanager
 def open_tenant(*, own):
-    """A tenant's ring, from its own driver or from the privileged host on the tenant's behalf."""
+    """A tenant's ring, opened by its own driver or by the privileged host on its behalf."""
     with open_nodes(2, config=CONFIG) as (nodes, _):
         host = TenantHost(nodes.devices)
         host.grant(1, WINDOWS)
@@ -98,7 +98,7 @@ RINGS = {"golden": open_golden, "golden_flat": lambda: open_golden(shape=Shape.F
          "golden_grid": lambda: open_golden(shape=Shape.GRID), "ring": open_ring,
          "flat": lambda: open_shape(Shape.FLAT), "grid": lambda: open_shape(Shape.GRID),
          "tenant": lambda: open_tenant(own=False), "driver": lambda: open_tenant(own=True)}
-#: Parts that some rings lack, with the beginning of each error message.
+#: Parts that some kinds of rings lack, with the beginning of the error message for each one.
 LACKING = {"grid": {"programs": "Programs must be of nodes in one flat ring, not in rings of shape grid",
                     "compute": "Lists of layers must be for nodes in one flat ring, not in rings of shape grid",
                     "quorum": "Quorum updates must be of nodes in one flat ring, not in rings of shape grid",
@@ -145,7 +145,7 @@ def mean(ring):
 
 
 def check_lacking(ring, lacking):
-    """Check that each part has all methods and parameters, or raises its error if the ring lacks it."""
+    """Check that each part of the ring has all its methods, and that each missing part raises its error."""
     checked = set()
     lacking = lacking if ring.config.has("quantization") else {**NO_INFERENCE, **lacking}
     for name, kind in parts().items():
@@ -247,7 +247,7 @@ def test_partition(kind, ring):
 
 
 def check_cycles(kind, outcome):
-    """Check that cycles are positive, or None for kinds of rings without a cycle model."""
+    """Check that cycles are positive, or None for kinds of rings that have no cycle model."""
     assert outcome.cycles is None if kind in NOT_MODELLED else outcome.cycles > 0
 
 

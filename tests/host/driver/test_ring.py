@@ -66,7 +66,7 @@ def ring(devices):
 class TestState:
     @pytest.mark.parametrize("length", [0, 1, 31, 33, 50, 64])
     def test_there_and_back(self, ring, length):
-        """Each block is stored on its owner, at the start of the plane, and planes are independent."""
+        """Each block is stored on its owner, from the start of the plane on, and planes are independent."""
         planes = range(ring.devices[0].config.memories.planes)
         states = [np.arange(1, length + 1, dtype=np.float32) * (plane - 0.5) for plane in planes]
         for plane in reversed(planes):
@@ -108,7 +108,7 @@ class TestState:
 class TestSettings:
     @pytest.fixture
     def written(self, ring, monkeypatch):
-        """Registers that have been written at node 0 so far."""
+        """Registers of node 0 that have been written so far."""
         names = []
         submit = ring.devices[0].submit_write_register
         monkeypatch.setattr(ring.devices[0], "submit_write_register",
@@ -319,7 +319,7 @@ class TestFailures:
             self.check_usable(ring, 2)
 
     def test_recover_while_a_command_runs(self):
-        """Recovery aborts a command that was given to only one node, which would wait for the other nodes."""
+        """Recovery aborts a command that only one node has received and that would wait for the rest."""
         with open_nodes(3) as (ring, _):
             ring.devices[1].push(Command(operation=Operation.ALL_REDUCE, rank=1, size=3, length=500))
             ring.recover()

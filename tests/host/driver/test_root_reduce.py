@@ -1,4 +1,4 @@
-"""Collectives where one node owns all groups, on simulated rings: docs/ring/root_reduce.md."""
+"""Collectives with one node that owns all groups, on simulated rings: docs/ring/root_reduce.md."""
 
 import dataclasses
 
@@ -41,7 +41,7 @@ def test_configuration():
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5, 16])
 def test_values_and_words(nodes):
-    """Weights, state, sums, words and bursts match the golden model with this owner, for any lengths, owners, rates
+    """With one owner, weights, state, sums, words and bursts match the golden model for any lengths, owners, rates
     and latencies."""
     generator = np.random.default_rng(nodes)
     with open_nodes(nodes, config=CONFIG, host_port=False, timeout=40000) as (ring, simulation):
@@ -88,8 +88,8 @@ def test_values_and_words(nodes):
 
 
 def test_queued():
-    """Updates and sums of vectors or parts of vectors, with changing owners or partitioned groups, can be queued on
-    nodes that begin at different times."""
+    """Updates and sums of vectors or of parts of vectors can be queued, even if their owner changes, groups are
+    sometimes partitioned, and nodes begin at different times."""
     generator = np.random.default_rng(4)
     nodes, length = 4, 5 * SEGMENT
     with open_nodes(nodes, config=CONFIG, host_port=False, timeout=40000) as (ring, simulation):
@@ -132,13 +132,13 @@ def push(ring, operation, *, collective, each=None, **fields):
 
 
 def test_refused():
-    """A nonexistent owner and an owner without room for all state are rejected by the host and every node."""
+    """An owner that does not exist, or has no room for all state, is rejected by the host and by every node."""
     with open_nodes(3, config=CONFIG, host_port=False) as (ring, _):
         ring.settings.write(SGD(learning_rate=0.1, momentum=0.5).settings(1, gradient_scale=0.5))
         for length, status in ((STATE + 32, EventStatus.BAD_LENGTH), (STATE, EventStatus.OK)):
             statuses = push(ring, Operation.FUSED_UPDATE, collective=length, length=length, root=1)
             assert statuses == [status] * 3
-        # The same length fits if partitioned over three nodes, and SGD without state accepts any length.
+        # The same length fits if partitioned over three nodes, and SGD without state works for any length.
         more = {"operation": Operation.FUSED_UPDATE, "length": STATE + 32}
         assert push(ring, collective=1, root_reduce=0, **more) == [EventStatus.OK] * 3
         ring.settings.write(PLAIN)
@@ -288,7 +288,7 @@ class TestPartitioning:
     def test_choice(self):
         with open_nodes(4, config=CONFIG, host_port=False) as (ring, _):
             rates = [1, 1, 0.5, 1]
-            # A segment of 64 is short compared with the ring's latency, so only a slower link justifies an owner.
+            # A segment of 64 is short compared with the ring's latency, so an owner pays off only for a slow link.
             partitioning = choose(ring, 2048, rates)
             assert partitioning.root == 2
             assert partitioning.gain > 0.05

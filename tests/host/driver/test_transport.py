@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The driver with faulty transports, and the requests that the driver itself rejects."""
+"""The driver with faulty transports, and requests that the driver rejects itself."""
 
 import numpy as np
 import pytest

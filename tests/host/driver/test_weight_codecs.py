@@ -1,4 +1,4 @@
-"""Weights that the optimizer sends through a codec to every node: values, words, cycles, and failures."""
+"""Weights that the optimizer sends to every node through a codec: values, words, cycles, and failures."""
 
 import dataclasses
 import functools
@@ -133,7 +133,7 @@ class TestFusedUpdate:
                 reference.compare(f"{seed=}")
 
     def test_cycles(self):
-        """Although packets are short, a dense update takes only a few more cycles than its words and headers."""
+        """A dense update takes only a few cycles more than its words and headers, although packets are short."""
         length, nodes = 3072, 3
         generator = np.random.default_rng(3)
         with open_nodes(nodes, config=rings.CONFIGS["wide"]) as (ring, _):
@@ -190,7 +190,7 @@ class TestOtherOperations:
 class TestMasters:
     @pytest.mark.parametrize("length", [0, 1, 31, 33, 500])
     def test_there_and_back(self, length):
-        """Each block is stored on its owner, at the start of the memory that follows the state planes."""
+        """Each block is stored on its owner, from the start of the memory that follows the state planes."""
         with open_nodes(2) as (ring, _):
             master = np.arange(1, length + 1, dtype=np.float32)
             ring.memory.write_master(master)
@@ -271,7 +271,7 @@ class TestFailures:
                 check_update(ring, 600, f"{number=}")
 
     def test_damaged_word_of_the_gather(self):
-        """Damage in the last segment, which belongs to the gather, is detected; the segment is not written."""
+        """Damage in the last segment, which the gather sends, is detected; the segment is not written."""
         with open_nodes(2) as (ring, simulation):
             reference, gradients = prepare(ring, 512)
             before = reference.weights
@@ -302,8 +302,8 @@ class TestFailures:
 
 
 def test_training_reaches_the_bar():
-    """Weights on all nodes and the master weights match bit for bit after every step, and accuracy is within half a
-    point of raw weights and gradients, which reach 97.22 % of 360 images."""
+    """Weights on all nodes and master weights are bit-identical to the model after every step, and accuracy is within
+    half a point of raw weights and gradients, which reach 97.22 % of 360 images."""
     with open_nodes(4, threads=2, host_port=False) as (ring, _):
         training = train(ring, digits(), TrainingConfig())
     assert training.bit_exact is True

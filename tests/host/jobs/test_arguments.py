@@ -1,4 +1,4 @@
-"""Arguments of the library: types and ranges are checked at the call, and numpy types are accepted."""
+"""Arguments of the library: each call checks their types and ranges, and numpy types are accepted."""
 
 import contextlib
 import fractions
@@ -53,7 +53,7 @@ class Nodes:
 
 
 class Opening:
-    """Replacement for sessions that records when each one is opened and closed."""
+    """Replacement for sessions that records when each one opens and closes."""
 
     def __init__(self):
         self.events = []
@@ -98,17 +98,17 @@ CALLS = {
     "AdamW": gradring.AdamW,
 }
 
-#: Methods of a job that have no arguments.
+#: Methods of a job that take no arguments.
 WITHOUT = {"Job.state", "Job.close"}
 
-#: Values that are invalid for at least some parameters, in most cases for almost all of them.
+#: Values that are invalid for at least some parameters; most of them are invalid for almost all.
 VALUES = [
     object(), gradring.Adam, gradring.Adam(), "2", "adam", "[/b]\n", b"2", True, np.True_, None, -1, 0, 2, 1.5, -0.5,
     math.nan, math.inf, -math.inf, 10**400, 1j, [], [1.5], ["a"], [object()], {}, {"clock": "x"}, (1, 2, 3),
     np.float32(1.5), np.array(1.5), np.array(["x", "y"]), np.zeros((2, 2)), np.array([None]), lambda: None, math,
     TransportName.PYSIM, "x" * 1000, fractions.Fraction(-1, 3)]
 
-#: Parameters that accept any of these values.
+#: Parameters that accept any of the values above.
 FREE = {"announce", "say"}
 
 
@@ -147,7 +147,7 @@ def test_all_walked():
                if inspect.isfunction(value) and not name.startswith("_")}
     assert methods == {name for name in CALLS if "." in name} | WITHOUT
     functions = {name for name in gradring.__all__ if inspect.isfunction(getattr(gradring, name))}
-    assert functions == {"node_for", "open_session", "simulate", "train"}  # a run checks itself
+    assert functions == {"node_for", "open_session", "simulate", "train"}  # each run checks its own arguments
     assert functions - {"train"} | {"Job", "SGD", "Adam", "AdamW"} <= CALLS.keys()
 
 
@@ -185,7 +185,7 @@ def test_numpy(options, opening):
 
 
 def test_closing(opening, monkeypatch):
-    """A job closes at the end of its block, by close(), or when unreferenced; closing again has no effect."""
+    """A job is closed at the end of its block, by close(), or when unreferenced; closing it again has no effect."""
     with job() as made:
         assert opening.events[1:] == ["open"]
     assert opening.events[1:] == ["open", "closed"]
@@ -201,13 +201,13 @@ def test_closing(opening, monkeypatch):
     assert job().nodes == 2
     gc.collect()
     assert opening.events[1:] == ["open", "closed"]
-    # A session that the caller opened stays open.
+    # A session that the caller has opened stays open.
     opening.events.clear()
     outer = job()
     inner = gradring.Job(outer.session, [64])
     inner.close()
     assert opening.events[1:] == ["open"]
-    # A job that fails to be created leaves nothing open.
+    # If creating a job fails, nothing is left open.
     opening.events.clear()
     monkeypatch.delattr(Nodes, "allocate")
     with pytest.raises(AskedError):
@@ -234,7 +234,7 @@ print(job.nodes, flush=True)
 
 @pytest.mark.parametrize("child", ["", "child"])
 def test_end_of_process(child):
-    """A job still open at the end of its process is closed exactly once, without any messages."""
+    """A job that is still open at the end of its process is closed exactly once, without any output."""
     ended = subprocess.run([sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-c", UNCLOSED, child],
                            capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stdout) == (0, "2\nclosed\n"), ended.stderr
@@ -243,11 +243,11 @@ def test_end_of_process(child):
 
 
 def test_moments_that_stay(opening):
-    """A warning at the caller's line names the factor that is too close to 1 for bfloat16 moments to decay."""
+    """A warning at the caller's line names the factor, so close to 1 that bfloat16 moments stop decaying."""
     with pytest.warns(MomentsWarning, match=r"^moments as bfloat16 stop decaying with b2 = 0\.999: ") as caught:
         job(optimizer=gradring.Adam(), packed_state=True).close()
     assert caught[0].filename == __file__
-    # The jobs of a launched script report the factor once instead of warning.
+    # In a launched script, jobs report the factor once instead of warning.
     said = []
     with contextlib.ExitStack() as stack:
         jobs = Jobs(Options(nodes=2, packed_state=True), stack, say=said.append)

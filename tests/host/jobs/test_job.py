@@ -31,7 +31,7 @@ def test_sums():
     values = gradients(1, 3, 1000)
     with simulate(nodes=3, length=1000, node=DEFAULT) as job:
         sums, figures = job.all_reduce(values)
-        np.testing.assert_allclose(sums, values.sum(axis=0, dtype=np.float64), rtol=1e-5, atol=1e-6)  # another order
+        np.testing.assert_allclose(sums, values.sum(axis=0, dtype=np.float64), rtol=1e-5, atol=1e-6)  # order differs
         assert (figures.elements, figures.commands) == (1000, 1)
         assert figures.bound <= figures.cycles < 2 * figures.bound
         assert 0.8 < figures.density < 1
@@ -44,8 +44,8 @@ def test_sums():
 
 
 def test_raw_gradients():
-    """Gradients are raw if no codec is named: sums and weights are as with zero_value, and the number of words
-    that zero_value would have sent is reported."""
+    """Gradients are raw if no codec is named: sums and weights are as with zero_value, and the report contains the
+    number of words that zero_value would have sent."""
     values = gradients(5, 3, 1000)
     with simulate(nodes=3, length=1000, optimizer=Adam(0.01)) as raw, \
             simulate(nodes=3, length=1000, optimizer=Adam(0.01), node=DEFAULT) as masked:
@@ -57,7 +57,7 @@ def test_raw_gradients():
 
 
 def test_sums_in_parts():
-    """Each part is summed like a separate vector, and the figures of the parts add up."""
+    """Each part is summed as if it were a separate vector, and the figures of the parts are added."""
     values = gradients(2, 3, 1000)
     with simulate(nodes=3, length=1000, part=384) as job:
         sums, figures = job.all_reduce(values)
@@ -70,7 +70,7 @@ def test_sums_in_parts():
 
 @pytest.mark.parametrize("part", [None, 640, 256])
 def test_steps(part):
-    """Weights and state have the same bits if they stay on the nodes, are swapped in parts, or are restored."""
+    """Weights and state have the same bits whether they stay on the nodes, are swapped in parts, or are restored."""
     length, optimizer = 640, AdamW(0.01)
     first = gradients(3, 1, length)[0]
     shares = [gradients(4 + step, 2, length) for step in range(4)]
@@ -120,7 +120,7 @@ def test_groups():
 
 
 def test_lossy_sums():
-    """A codec's errors are added to the same elements in the next sum, even if other sums come in between."""
+    """A codec's errors are added to the same elements in the next sum, even if there are other sums in between."""
     values = gradients(9, 2, 700)
     order = np.random.default_rng(9).permutation(700)
     with simulate(nodes=2, length=700, node=LOSSY) as job:
@@ -140,7 +140,7 @@ def test_lossy_sums():
 
 
 def test_lossy_steps():
-    """Master weights, residuals and state match the golden model when parts share the nodes' memories."""
+    """Master weights, residuals and state match the golden model even if parts share the nodes' memories."""
     length = 900
     with simulate(nodes=2, length=length, node=LOSSY, optimizer=Adam(0.01), part=320) as job:
         job.load(gradients(10, 1, length)[0])
@@ -166,7 +166,7 @@ def test_density():
         assert 0.5 * density < job.figures.density < 1.5 * density
         assert job.figures.sparsify_cycles > 0
         errors = job.state()["contents"]["errors"].sum(axis=0)
-        np.testing.assert_allclose(sums + errors, added, rtol=1e-4, atol=1e-4)  # unsent values are kept for later
+        np.testing.assert_allclose(sums + errors, added, rtol=1e-4, atol=1e-4)  # unsent values stay for later
         _whole, figures = job.all_reduce(values)
         assert figures.density > 0.7
         assert figures.sparsify_cycles == 0
@@ -243,7 +243,7 @@ def test_bad_input():
 
 
 def test_values_of_bits():
-    """NaN, infinities, subnormal numbers and zeros of both signs are summed according to the nodes' formats."""
+    """NaN, infinities, subnormal numbers and zeros of both signs are summed as the formats of the nodes specify."""
     corners = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 3.4e38], np.float32)
     values = np.stack([np.repeat(corners, len(corners)), np.tile(corners, len(corners))])
     with simulate(nodes=2, length=values.shape[1]) as job:

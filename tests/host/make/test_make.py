@@ -35,7 +35,7 @@ sys.exit(int(os.environ.get("CODE", 0)))
 
 @pytest.fixture
 def tree(tmp_path):
-    """A copy of the tree where all stamps exist."""
+    """A copy of the tree that has all stamps."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt", "host/__init__.py", "host/signals.py",
                  "hdl/__init__.py", "hdl/choices.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -59,7 +59,7 @@ def start(tree, *words, environment=(), **options):
 
 
 def make(tree, *words, **options):
-    """Exit code, printed lines, arguments of programs that ran, and error lines that are not from make."""
+    """Exit code, printed lines, arguments of programs that ran, and error lines that make did not write."""
     process = start(tree, f"PYTHON={sys.executable} -S", *words, **options)
     out, errors = process.communicate(timeout=200)
     lines = out.splitlines()
@@ -109,7 +109,7 @@ def test_nothing_passes_a_shell(tree):
                                    ["-k", "-j2", "NODES=8"], ["NODES=8", "CHECK="], ["A=8", "NODES=$(A)"]])
 def test_assignments(tree, words):
     code, lines, ran, errors = make(tree, "sim", *words)
-    if words[0] == "A=8":  # variables of make itself are not passed on
+    if words[0] == "A=8":  # make's own variables are not passed on
         assert (code, ran) == (2, [])
     else:
         assert (code, lines, ran[0][1], errors) == (0, [".venv/bin/gradring train --nodes 8"],
@@ -117,7 +117,7 @@ def test_assignments(tree, words):
 
 
 def test_environment(tree):
-    """Environment variables set no options, and a make within the command inherits no variables."""
+    """Environment variables do not set options, and a make within the command inherits no variables."""
     _, _, ran, _ = make(tree, "sim", "STEPS=3", environment={"NODES": "8", "RESUME": "1"}.items())
     assert ran[0][1] == ["train", "--steps", "3"]
     assert ran[0][2]["NODES"] == "8"
@@ -194,7 +194,7 @@ def test_signals(tree, target, number):
 
 
 def test_signals_that_are_ignored(tree):
-    """The command does not inherit the signals that Python ignores."""
+    """Signals that Python ignores are not ignored by the command."""
     (tree / ".venv/bin/gradring").write_text("#!/bin/sh\ngrep SigIgn /proc/self/status\n")
     line = make(tree, "-s", "sim")[1][0]
     assert not int(line.split()[1], 16) & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
@@ -229,7 +229,7 @@ class TestInstall:
         assert next(line for line in make(tree, "-n", "sim")[1] if "install" in line).endswith("--editable .")
 
     def test_failure(self, tree):
-        """A failed installation is reported on one line with advice, and the next command tries again."""
+        """A failed installation is reported on one line with advice, and the next command tries it again."""
         (tree / ".venv/.tiling").unlink()
         code, _, ran, errors = make(tree, "tiling", environment={"CODE": "3"}.items())
         assert (code, len(ran)) == (2, 1)

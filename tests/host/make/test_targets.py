@@ -13,16 +13,16 @@ from host.make.run import install
 from host.make.targets import OFF, check_known, find_target, manual, overview, targets
 
 ROOT = Path(__file__).parents[3]
-#: Beginning of a message about an unknown variable.
+#: Beginning of the message about an unknown variable.
 UNKNOWN = f"Variable of make sim must be one of the {len(targets()['sim'].variables)} of 'make help-sim', not"
-#: Part of messages about unknown targets, with the number of targets.
+#: Part of the message about an unknown target, with the number of targets.
 ONE_OF = f"must be one of the {len(targets())} of 'make help', not"
 #: All targets, including their modes.
 CHOSEN = [chosen for target in targets().values() for chosen in (target, *target.modes.values())]
 
 
 def call(monkeypatch, capsys, target, *, letters="n", **variables):
-    """Exit code, lines and errors of a target that only prints its commands."""
+    """Exit code, lines and errors of a target that prints its commands without running them."""
     words = [f"{name}={value}".replace(" ", "\\ ") for name, value in variables.items()]
     monkeypatch.setenv("GRADRING_MAKEFLAGS", " ".join([letters, "--", *words]))
     code = run.main([target, target])
@@ -32,7 +32,7 @@ def call(monkeypatch, capsys, target, *, letters="n", **variables):
 
 @pytest.mark.parametrize("target", [chosen for chosen in CHOSEN if len(chosen.run) == 1], ids=lambda x: x.run[0])
 def test_values_of_all_variables(target):
-    """For every target, a variable adds words, and 0, no or false turns it off, in upper or lower case."""
+    """Every variable of a target adds words; 0, no or false, in upper or lower case, switches it off."""
     before = target.commands(dict.fromkeys(target.needs, "x"))
     for name, variable in target.variables.items():
         on = next(iter(variable.values), "2")
@@ -49,7 +49,7 @@ def test_values_of_all_variables(target):
 
 
 def test_switches(monkeypatch, capsys):
-    """Switches that were formerly set by any value, or that ignored wrong values, work correctly."""
+    """Switches that any value once turned on, or that once ignored wrong values, work correctly."""
     for target, name, words in (("clean", "ALL", ".venv"), ("quantize", "TRAIN", "--train"),
                                 ("quantize", "ONNX", " --onnx"), ("quantize", "PER_OUTPUT", "--per-output"),
                                 ("random-programs", "REMOTE", "--remote"), ("synth", "NATIVE", "--native"),
@@ -66,7 +66,7 @@ def test_switches(monkeypatch, capsys):
 
 
 def test_all_options_are_variables():
-    """All options of `gradring train`, and of each command that a target runs directly, are variables."""
+    """Every option of `gradring train`, and of each command that a target runs directly, is a variable."""
     program = typer.main.get_command(cli.app)
     for target in CHOSEN:
         if len(target.run) == 1 and target.run[0].startswith("gradring "):
@@ -107,7 +107,7 @@ def test_all_options_are_variables():
     (".venv/.onxn", {}, "Extra must be one of base, test, check, synth, registers, wave, docs, tensorboard, cluster, "
                         "mpi, chakra, tiling, onnx, torch, not 'onxn': did you mean onnx?")])
 def test_errors(monkeypatch, capsys, target, variables, error):
-    """Errors are one line with the most similar name, and nothing is installed or run."""
+    """Errors are a single line with the most similar name, and nothing is installed or run."""
     monkeypatch.setattr(run, "install", None)
     assert call(monkeypatch, capsys, target, **variables) == (2, [], [f"error: {error}"])
 

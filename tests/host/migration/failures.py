@@ -58,8 +58,8 @@ class Job(Site):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A party that is killed, before a step or some seconds into it; or the number of the message that is lost; or
-    neither, for the case without a failure."""
+    """The failure in a case: a party that is killed before a step or some seconds into it, the number of a message
+    that is lost, or none."""
 
     victim: str = ""
     step: Step | None = None
@@ -138,7 +138,7 @@ def proxies(folder, **options):
 
 
 class Messages:
-    """Decides for each message, in order, whether it is lost; at most one message is."""
+    """Decides for each message, in order, whether it is lost; no more than one message is."""
 
     def __init__(self, lost):
         self.lost, self.seen = lost, []
@@ -230,8 +230,8 @@ def check(case, result, expected):
     assert set(result["before"]) <= {result["owner"]}, f"{case}: {result}"
     assert not result["left"], f"{case}: {result}"
     if case.step is not None and not case.delay:
-        # From LOAD on, no party needs the source, so its death stops nothing; a commit does not need the target
-        # either, which has kept the checkpoint.
+        # From LOAD on, no party needs the source, so its death stops nothing. A commit does not need the target
+        # either, since the checkpoint is kept there.
         last = {"source": Step.READ, "target": Step.READY}.get(case.victim, Step.COMMIT)
         steps = list(Step)
         assert result["owner"] == ("target" if steps.index(case.step) > steps.index(last) else "source"), result

@@ -29,7 +29,7 @@ CONFIG = TrainingConfig(epochs=2, batch=4, hidden=(), interval=100)
 
 
 def fabric_of(name, *, nodes, **options):
-    """A function that opens a ring with a configuration that tests share."""
+    """A function that opens a ring with a configuration that several tests share."""
     @contextlib.contextmanager
     def opens():
         with open_nodes(nodes, config=CONFIGS[name], **options) as (ring, simulation):
@@ -57,7 +57,7 @@ def advance(site, steps):
 
 
 def result(site):
-    """Complete a run; returns the final bits of its model and the nodes' memories, losses, and versions."""
+    """Complete a run; returns the final bits of its model and its nodes' memories, losses, and versions."""
     while not site.run.complete:
         advance(site, 1)
     site.run.finish()

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Migrations with a killed party or a lost message: one owner runs the job, with identical bits."""
+"""Migrations with a killed party or a lost message: a single owner runs the job, with identical bits."""
 
 import subprocess
 import sys
@@ -44,7 +44,7 @@ def begun(folder):
 
 
 def check(here, there, owner, expected, ledger):
-    """Check that only the ledger's site runs, with the same results as a run that never moved."""
+    """Check that only the ledger's site runs, with the results of a run that never moved."""
     try:
         running = [site.name for site in (here, there) if site.running]
         assert running == [owner.name] == [ledger.read().owner]
@@ -58,7 +58,7 @@ def check(here, there, owner, expected, ledger):
 @pytest.mark.parametrize("victim", ["here", "there"])
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 def test_killed(tmp_path, expected, step, victim):
-    """If a process and its fabric are lost before a step, the remaining parties settle by the ledger."""
+    """If a process and its fabric are lost before a step, the ledger decides how the rest settle."""
     here, there, ledger = begun(tmp_path)
     owner = there if STEPS.index(step) > STEPS.index(Step.COMMIT) else here
 
@@ -70,7 +70,7 @@ def test_killed(tmp_path, expected, step, victim):
             raise MigrationError(f"{victim} lost")
 
     refuses(f"{victim} lost", migrate, here, there, ledger, on_step=on_step, error=MigrationError)
-    assert settle(ledger, [here, there]) is owner  # repeated, as each remaining party may do
+    assert settle(ledger, [here, there]) is owner  # repeated: each remaining party may do this
     check(here, there, owner, expected, ledger)
 
 
@@ -149,8 +149,8 @@ def moved_twice(folder):
 
 
 def test_older_checkpoint(tmp_path, expected):
-    """If the process of the owner has died, it continues from the checkpoint that the ledger names or from its own
-    next one, but from no older or newer one, and not from the beginning."""
+    """If the owner's process has died, it continues from the checkpoint that the ledger names or from its own next
+    one, but not from an older or newer one, and not from the beginning."""
     here, there, ledger, kept = moved_twice(tmp_path)
     here.close()
     try:
@@ -177,7 +177,7 @@ def test_older_checkpoint(tmp_path, expected):
 
 
 def test_older_run(tmp_path, expected, monkeypatch):
-    """A source that was never scrubbed still holds its earlier run. After the job has moved back, that run does not
+    """A source that was never scrubbed still holds its earlier run. When the job has moved back, that run does not
     continue, even if the start message was lost."""
     here, there, ledger = begun(tmp_path)
     monkeypatch.setattr(here, "scrub", lambda: None)

@@ -15,13 +15,13 @@ CONFIG = with_optimizer(MOMENTUM, max_steps=2)
 
 FAULTS = {"disk": lambda: OSError(errno.ENOSPC, "No space left on device"), "memory": MemoryError}
 
-#: Functions within the parties' calls; a fault in any of them leaves a call partly done.
+#: Functions that the parties' calls use; a fault in any of them leaves a call partly done.
 PARTS = [(site_module, name) for name in ("read", "make", "write_bytes", "examine", "admit", "unpack_state", "load",
                                           "verify", "scrub", "make_trainer")] + [(migrate_module, "write_json")]
 
 
 class Fault:
-    """Replaces a function by one that fails before or after it runs, either once or from then on."""
+    """Replaces a function with one that fails before or after it runs, either once or from then on."""
 
     def __init__(self, act, error, *, late=False, forever=False):
         self.act, self.error, self.late, self.forever = act, error, late, forever
@@ -94,7 +94,7 @@ def check(here, there, ledger, expected, label):
     assert result(running[0])[:3] == expected, label
 
 
-#: Calls of a migration in order; a test compares them with the calls that are actually made.
+#: Calls of a migration in order; a test compares this list with the calls that are made.
 CALLS = [("ledger", "read"), ("there", "reserve"), ("here", "freeze"), ("here", "capture"), ("there", "load"),
          ("there", "read_back"), ("there", "keep"), ("ledger", "commit"), ("there", "start"), ("here", "scrub")]
 
@@ -108,7 +108,7 @@ def test_calls(tmp_path, rings):
                          ids=["disk", "disk, when it is done", "memory"])
 @pytest.mark.parametrize("call", CALLS, ids=" ".join)
 def test_each_step(tmp_path, rings, expected, monkeypatch, call, fault, late):
-    """One owner runs the job after any call of any party fails, either before or after its work is done."""
+    """If any call of any party fails, before or after its work is done, exactly one owner runs the job."""
     here, there, ledger = begun(tmp_path, rings)
     party = {"here": here, "there": there, "ledger": ledger}[call[0]]
     failing = Fault(getattr(party, call[1]), FAULTS[fault], late=late)
@@ -123,7 +123,7 @@ def test_each_step(tmp_path, rings, expected, monkeypatch, call, fault, late):
 @pytest.mark.parametrize(("fault", "forever"), [("disk", True), ("memory", False)], ids=["disk", "memory, once"])
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part[1])
 def test_within_steps(tmp_path, rings, expected, part, fault, forever):
-    """A single owner runs the job after any function within the steps fails, either once or from then on."""
+    """If any function within the steps fails, once or from then on, exactly one owner runs the job."""
     module, name = part
     here, there, ledger = begun(tmp_path, rings)
     with pytest.MonkeyPatch.context() as patch:

@@ -22,8 +22,8 @@ from tests.refusals import refuses
 @pytest.mark.parametrize("nodes", [2, 4])
 @pytest.mark.parametrize("optimizer", [MOMENTUM, ADAM], ids=["momentum", "adam"])
 def test_same_bits(tmp_path, optimizer, nodes):
-    """A run of 24 steps with gradients and weights in mx9 moves after steps 0, 1, 11 and 23, even within an epoch, to
-    a ring with other latencies and threads, and back each time."""
+    """A run of 24 steps with gradients and weights in mx9 moves after steps 0, 1, 11 and 23, even in mid-epoch, to a
+    ring with other latencies and threads, and moves back each time."""
     config = with_optimizer(optimizer)
     here = site_of("here", tmp_path, fabric_of("mx9", nodes=nodes), config=config)
     there = site_of("there", tmp_path, fabric_of("mx9", nodes=nodes, latency=37, threads=2), config=config)
@@ -45,7 +45,7 @@ def test_same_bits(tmp_path, optimizer, nodes):
         assert ledger.read() == Entry("here", 4)
         *bits, versions = result(source)
         assert bits == list(expected[:3])
-        # The update count has moved as well: 24 steps and the distribution of the initial weights.
+        # The update count has moved too: 24 steps and the distribution of the initial weights.
         assert versions == [25] * nodes
     finally:
         here.close()

@@ -21,7 +21,7 @@ KEY = b"key of tenants"
 
 @pytest.fixture
 def served(tmp_path):
-    """A ledger that is served at a socket."""
+    """A ledger that answers calls at a socket."""
     ledger, address = Ledger(tmp_path / "ledger.json"), tmp_path / "socket"
     ledger.commit(Entry("here", 3))
     threading.Thread(target=serve, args=(ledger, address),
@@ -44,12 +44,12 @@ def test_calls(served):
                 name, error=MigrationError)
     assert remote.read() == Entry("there", 4)
     remote.close()
-    assert remote.read() == Entry("there", 4)  # connects again
+    assert remote.read() == Entry("there", 4)  # opens a new connection
     remote.close()
 
 
 def test_lost_messages(served):
-    """A call with a lost request has no effect, one with a lost answer has run, and the next call works."""
+    """A call has no effect if its request is lost, has run if its answer is lost, and the next one works."""
     ledger, address = served
     lost = []
     remote = RemoteLedger("ledger", address, key=KEY, lost=lambda *message: message in lost)
@@ -80,7 +80,7 @@ def raw(address):
 
 
 def test_tenants_at_once(served):
-    """Several tenants take turns to make calls while other connections are silent, and no call is blocked."""
+    """Several tenants make calls alternately while other connections are silent, and no call is blocked."""
     _, address = served
     silent = [raw(address) for _ in range(5)]
     tenants = [RemoteLedger("ledger", address, key=KEY) for _ in range(3)]
@@ -93,7 +93,7 @@ def test_tenants_at_once(served):
 
 
 def frames(registry):
-    """Messages that are invalid, that require the key, or that are incomplete."""
+    """Messages that are invalid, require the key, or are incomplete."""
     call = registry.encode(Call(name="commit", arguments=(Entry("thief", 9),), options={}))
     wrong = registry.encode(Proof(drawn=b"1" * 32, mac=b"2" * 32))
     generator = random.Random(8)
@@ -113,7 +113,7 @@ def test_other_bytes(served, kind):
     assert len(other.recv(1000)) > 32  # the challenge
     other.sendall(frames(MESSAGES)[kind])
     if kind == "half":
-        assert remote.read() == Entry("here", 3)  # while the server waits for the rest
+        assert remote.read() == Entry("here", 3)  # while the server waits for the remaining bytes
     with contextlib.suppress(ConnectionResetError):
         assert other.recv(1000) == b""
     other.close()

@@ -67,8 +67,8 @@ class TestMask:
             assert np.array_equal(masked[n, :, row], expected)
 
     def test_left_out(self):
-        """Only the causal mask and the row mask determine the gradient. The mask of padded columns determines only
-        the scores of padding, and the row mask already sets their gradient to zero. The column mask cannot replace
+        """The gradient depends only on the causal mask and the row mask. The mask of padded columns affects only the
+        scores of padding, and their gradient is already set to zero by the row mask. The column mask cannot replace
         the row mask, since padding has a loss of its own.
         """
         def causal(scores, lengths):

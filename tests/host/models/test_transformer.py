@@ -25,7 +25,7 @@ class Adam:
         self.moments = np.zeros((2, model.size), dtype=np.float32)
 
     def step(self, number, batch):
-        """Update the parameters, and return the mean loss before the update."""
+        """Update the parameters, and return the mean loss from before the update."""
         loss, gradient = self.model.differentiate(batch)
         count = int(batch.lengths.sum())
         gradient /= count
@@ -116,7 +116,7 @@ class TestPadding:
             assert same(model.scores(other.inputs, other.lengths)[real(other)], scores)
 
     def test_neighbours_change_little(self):
-        """A sequence's loss is equal, up to rounding, on its own and padded in a batch, as all losses are summed."""
+        """A sequence has the same loss, up to rounding, on its own and padded in a batch; all losses are summed."""
         generator = np.random.default_rng(5)
         model = tiny(5, dtype=np.float64)
         examples = sequences(generator, [1, 5, 2])

@@ -23,7 +23,7 @@ def sequences(generator, lengths, characters=TINY.characters):
 
 def tiny(seed, dtype=np.float32):
     model = Transformer(TINY, dtype=dtype)
-    # No parameter has a special value, such as a shift of zero.
+    # No parameter has a special value, for example a shift of zero.
     model.parameters[...] = np.random.default_rng(seed).standard_normal(model.size) * 0.6
     return model
 
@@ -34,7 +34,7 @@ def same(a, b):
 
 
 def mean_loss(model, sequences, batch=64):
-    """Loss per predicted character in nats, computed for ``batch`` sequences at a time in order of length."""
+    """Loss per predicted character in nats, computed for ``batch`` sequences at a time, the shortest ones first."""
     ordered = sorted(sequences, key=len)
     total = sum(model.loss(collate(ordered[n:n + batch])) for n in range(0, len(ordered), batch))
     return total / sum(len(sequence) - 1 for sequence in sequences)

@@ -1,4 +1,4 @@
-"""Ranks that do not use PyTorch: clients of a server, each with its own thread."""
+"""Ranks that do not use PyTorch: clients of a server, each of them with its own thread."""
 
 import contextlib
 import threading
@@ -26,7 +26,7 @@ class Ranks:
         self.server, self.clients, self.pool, self.said = server, clients, pool, said
 
     def ask(self, *requests):
-        """Make one request for each rank at the same time, and return their results or errors."""
+        """Make one request for each rank, all at the same time; return the results or errors."""
         futures = [self.pool.submit(client.ask, request)
                    for client, request in zip(self.clients, requests, strict=True) if request is not None]
         return [future.exception(TIMEOUT) or future.result() for future in futures]
@@ -56,7 +56,7 @@ def serving(folder, jobs, *, ranks, patience=None, join=True):
     finally:
         ended.set()
         thread.join()
-        server.close()  # this ends pending requests
+        server.close()  # ends pending requests
         pool.shutdown()
         for client in clients:
             client.close()

@@ -1,4 +1,4 @@
-"""Detecting ranks that do not call init_process_group()."""
+"""Detection of ranks that do not call init_process_group()."""
 
 import os
 import re
@@ -29,7 +29,7 @@ class Server:
 
 
 def watched(*codes, joined=(), waited, begun=None):
-    """Printed lines and reasons for ending, after two checks of processes with the given exit codes."""
+    """Printed lines and reasons for ending the run, after two checks of processes with these exit codes."""
     begun = len(codes) if begun is None else begun
     said, server = [], Server(*joined, begun=begun, since=time.monotonic() - waited)
     processes = [SimpleNamespace(pid=-1, poll=lambda code=code: code) for code in codes]
@@ -45,7 +45,7 @@ def watched(*codes, joined=(), waited, begun=None):
     ({"joined": (1,)}, "rank 0, rank 2"),
 ])
 def test_awaited(case, who):
-    """A line is printed once after one time limit, and the run ends after another time limit."""
+    """A line is printed once after the first time limit; the run ends after the second time limit."""
     assert watched(None, None, None, waited=5, **case) == ([], [])
     said, reasons = watched(None, None, None, waited=11, **case)
     assert [re.sub(r"1\d\.\d s", "… s", line) for line in said] == [
@@ -58,7 +58,7 @@ def test_awaited(case, who):
 
 
 def test_not_awaited():
-    """Ranks that have joined, have ended, or are still importing PyTorch are not reported."""
+    """Ranks that have joined, ended, or are still importing PyTorch are not reported."""
     assert watched(None, None, begun=1, waited=65) == ([], [])
     assert watched(None, None, begun=1, waited=71) != ([], [])
     assert watched(None, None, joined=(0, 1), waited=1000) == ([], [])
@@ -70,7 +70,7 @@ def test_not_awaited():
     ("multiprocessing.spawn", "torch.multiprocessing.spawn"), ("multiprocessing.forkserver", "multiprocessing"),
     ("multiprocessing.resource_tracker", None), ("worker", None)])
 def test_starters(word, way):
-    """Processes that start ranks are recognized by their command lines and a rank's environment."""
+    """Processes that start ranks are recognized by their command lines and by a rank's environment."""
     begun = [subprocess.Popen([sys.executable, "-S", "-c", "input()", word], stdin=subprocess.PIPE,
                               env={**os.environ, **environment}) for environment in ({ADDRESS: "x"}, {})]
     try:

@@ -14,8 +14,8 @@ NAMED = "the script asked for {} by name: leave the name out, or say gradring"
 
 
 def test_collectives(tmp_path):
-    """Every collective of this PyTorch version gives gloo's results and errors for every type, and the script knows
-    the names of all collectives."""
+    """In this version of PyTorch, every collective gives gloo's results and errors for every type, and the script
+    knows the names of all collectives."""
     launch("-n", 3, "--timeout", 100, "--output", tmp_path, SCRIPTS / "collectives.py", tmp_path)
     for rank in range(3):
         result = json.loads((tmp_path / f"rank{rank}.json").read_text())
@@ -29,8 +29,8 @@ def test_collectives(tmp_path):
 
 
 def test_gloo_by_name(tmp_path):
-    """The launcher warns and counts the data carried by gloo, including DDP's, and exits with an error if the ring is
-    required."""
+    """The launcher warns about data carried by gloo, including DDP's, and counts it; if the ring is required, it
+    exits with an error."""
     printed, errors = launch("-n", 1, "--require-ring", "--output", tmp_path, SCRIPTS / "by_name.py", "gloo",
                              expect=1)
     assert printed.count(NAMED.format("gloo")) == 1
@@ -43,8 +43,8 @@ def test_gloo_by_name(tmp_path):
 
 
 def test_replaced(tmp_path, monkeypatch):
-    """A framework's fixed backend can be replaced by the ring. The script may have modules with the names of the
-    clone's packages, both next to it and on the path."""
+    """If a framework uses a fixed backend, it can be replaced with the ring. The script may have modules named like
+    the packages of this repository, both next to it and on the path."""
     for name in names.PACKAGES:
         (tmp_path / f"{name}.py").write_text("WHO = 'script'\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
@@ -59,7 +59,7 @@ def test_replaced(tmp_path, monkeypatch):
 
 
 def test_backends_that_are_not_there(tmp_path):
-    """Each unavailable backend is rejected with a one-line message that suggests a remedy."""
+    """Each backend that is not available is rejected with a one-line message that suggests a remedy."""
     names = ["nccl", "ucc", "cpu:gloo,cuda:nccl", "mpi"]
     printed, errors = launch("-n", 1, "--output", tmp_path, SCRIPTS / "not_there.py", *names, expect=1)
     texts = [f"Backend must be gradring for the ring, not {name}, which is not available: leave the name out of "

@@ -20,7 +20,7 @@ from host.pytorch.optimizers import SGD  # noqa: E402
 
 LOSSY = CONFIGS["mx9"]
 
-#: Counts a forward pass as in a launched script.
+#: Counts a forward pass in the same way as in a launched script.
 BEGIN = hooks.counted(DistributedDataParallel._pre_forward)
 
 
@@ -41,7 +41,7 @@ def model(group):
 
 
 def attached(module, monkeypatch, ring, *, keeps=False):
-    """Attach the hook to a module as in a group of the ring."""
+    """Attach the hook to a module in the same way as in a group of the ring."""
     monkeypatch.setattr(hooks, "client", lambda: ring)
     monkeypatch.setattr(hooks, "RING", module.process_group.name())
     monkeypatch.setattr(DistributedDataParallel, "_pre_forward", BEGIN)
@@ -49,7 +49,7 @@ def attached(module, monkeypatch, ring, *, keeps=False):
 
 
 def gradients(model):
-    """Gradient of each parameter, always for the same loss."""
+    """Gradient of each parameter, always computed for the same loss."""
     model.zero_grad()
     model(torch.linspace(-1, 1, 40).reshape(5, 8)).square().sum().backward()
     return [parameter.grad.numpy().copy() for parameter in model.parameters()]
@@ -63,7 +63,7 @@ def test_local(model):
 
 
 def test_errors(model, monkeypatch):
-    """A codec's rounding error is added to the next gradient of the same parameter, with any buckets."""
+    """A codec's rounding error is added to the next gradient of the same parameter, whatever the buckets."""
     expected = gradients(copy.deepcopy(model.module))
     with standing_in(monkeypatch, LOSSY, 0, 1) as ring:
         attached(model, monkeypatch, ring, keeps=True)
@@ -76,8 +76,8 @@ def test_errors(model, monkeypatch):
 
 @pytest.mark.parametrize(("node", "keeps"), [("default", False), ("mx9", True)])
 def test_owners(model, monkeypatch, node, keeps):
-    """Gradients stay local while their parameters belong to an optimizer on the nodes, and are summed before and
-    after that, here over two equal ranks."""
+    """While an optimizer on the nodes owns parameters, their gradients stay local. Before and after that, gradients
+    are summed, here over two equal ranks."""
     expected = gradients(copy.deepcopy(model.module))
     parameters = list(model.module.parameters())
 
@@ -175,7 +175,7 @@ def test_other_group(group, monkeypatch):
 
 
 def test_passes(model, monkeypatch):
-    """Each request gives the number of passes of its module so far, not counting passes without a sum."""
+    """Each request gives the number of its module's passes so far, without passes that had no sum."""
     asked = []
 
     class Ring:

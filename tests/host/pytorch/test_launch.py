@@ -26,11 +26,11 @@ SLOW_SCRIPT = Path(__file__).parents[2] / "slow_ranks" / "script.py"
 
 
 def test_tutorial(tmp_path):
-    """Losses match gloo's up to the order of sums, all ranks are bit-identical, and figures are printed."""
+    """Losses match gloo's up to rounding, all ranks are bit-identical, and figures are printed."""
     printed, _ = launch("-n", 4, "--output", tmp_path, SCRIPTS / "same_as_gloo.py", tmp_path / "losses.json")
     losses = np.array(json.loads((tmp_path / "losses.json").read_text()))
     assert len(losses) == 15
-    # Sums of four float32 numbers below 1, in a different order.
+    # sums of four float32 numbers below 1, added in a different order
     np.testing.assert_allclose(losses[:, 0], losses[:, 1], rtol=0, atol=1e-5)
     assert losses[-1, 0] < losses[0, 0] - 0.5
     report = json.loads((tmp_path / "report.json").read_text())
@@ -66,8 +66,8 @@ def test_optimizer_on_nodes(tmp_path):
 
 
 def test_failing_ranks(tmp_path):
-    """Only late ranks are reported. If a rank is killed during a sum, the other ranks end within two seconds and
-    report the reason, and no process remains."""
+    """Only ranks that are late are reported. If a rank is killed during a sum, the other ranks report the reason and
+    end within two seconds, and no process remains."""
     slow, seed = 0.5, random.randrange(1 << 31)
     print(f"seed {seed}")
     cases = plan(4, ranks=3, slow=slow, seed=seed)
@@ -82,7 +82,7 @@ def test_failing_ranks(tmp_path):
             assert time.monotonic() < limit
             assert process.poll() is None, process.communicate()
             time.sleep(0.02)
-        time.sleep(0.3)  # until ranks are in a sum that takes at least half a second
+        time.sleep(0.3)  # until ranks are in a sum, which takes at least half a second
         ranks = [int(file.read_text()) for file in files]
         begun = time.monotonic()
         os.kill(ranks[1], signal.SIGKILL)
@@ -109,8 +109,8 @@ def running(processes):
 
 
 def test_error_of_a_rank(tmp_path):
-    """The first error of a rank is reported as the reason on all ranks, even on a rank that waits in gloo. A process
-    group may have a shorter timeout than the ring."""
+    """The first error of a rank is reported as the reason on all ranks, even if they wait in gloo. The timeout of a
+    process group may be shorter than the ring's."""
     (tmp_path / "script.py").write_text(
         "import datetime\n"
         "import torch.distributed as dist\n"

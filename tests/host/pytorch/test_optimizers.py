@@ -21,7 +21,7 @@ from host.pytorch.optimizers import SGD, Adam, AdamW  # noqa: E402
 
 STEPS = 4
 
-#: Kind, arguments that torch.optim accepts as well, and a job's equivalent optimizer.
+#: For each case: kind, arguments that torch.optim accepts too, and a job's equivalent optimizer.
 CASES = {
     "sgd": (SGD, {"lr": 0.1}, nodes.SGD(0.1)),
     "decay": (SGD, {"lr": 0.1, "weight_decay": 0.01}, nodes.SGD(0.1, weight_decay=0.01)),
@@ -39,7 +39,7 @@ CASES = {
 
 @pytest.fixture
 def ring(monkeypatch):
-    """Two ranks with zero and twice the gradients of this process, so that the mean is exact."""
+    """Two ranks, one with zero gradients and one with twice this process's, so that the mean is exact."""
     with standing_in(monkeypatch, CONFIGS["default"], 0, 2) as client:
         monkeypatch.setattr(module, "client", lambda: client)
         yield client
@@ -81,19 +81,19 @@ def test_steps(ring, case):
             optimizer.step()
             theirs.step()
             np.testing.assert_array_equal(bits(flat(ours)), bits(weights))
-    # Weights and terms are below 4, so the last bit is 2 ** -22; each step has a few roundings.
+    # Weights and terms are below 4, so their last bit is at most 2 ** -22; each step has a few roundings.
     np.testing.assert_allclose(flat(ours), flat(plain), rtol=0, atol=8 * STEPS * 2 ** -22)
     state, expected = optimizer.state_dict(), theirs.state_dict()
     assert state["state"].keys() == expected["state"].keys()
     for number, ones in expected["state"].items():
         for name, value in ones.items():
-            if value is not None:  # None is SGD's momentum buffer if momentum is 0
+            if value is not None:  # SGD's momentum buffer is None if momentum is 0
                 torch.testing.assert_close(state["state"][number][name], value, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [SGD, Adam, AdamW])
 def test_arguments(kind):
-    """All arguments of PyTorch's optimizers exist, with the same defaults."""
+    """All arguments of PyTorch's optimizers are present, with the same defaults."""
     own, theirs = (inspect.signature(cls).parameters for cls in (kind, getattr(torch.optim, kind.__name__)))
     for name, parameter in theirs.items():
         assert (own[name].default, own[name].kind) == (parameter.default, parameter.kind), name
@@ -126,7 +126,7 @@ def test_clip(ring):
 
 
 def test_saved(ring):
-    """A different optimizer can continue from saved state bit for bit, including names and schedules."""
+    """A different optimizer continues from saved state bit for bit, including names and schedules."""
     model, again = (torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 3)) for _ in range(2))
     for network in (model, again):
         network[0].bias.requires_grad_(False)
@@ -141,7 +141,7 @@ def test_saved(ring):
     file = io.BytesIO()
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
     file.seek(0)
-    content = torch.load(file)  # weights_only, which is the default
+    content = torch.load(file)  # weights_only is the default
     again.load_state_dict(content["model"])
     other.load_state_dict(content["optimizer"])
     assert [group["param_names"] for group in other.param_groups] == [["weight"], ["weight", "bias"]]

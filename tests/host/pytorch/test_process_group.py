@@ -1,4 +1,4 @@
-"""Process groups of all ranks (here only this process) on a simulated ring."""
+"""Process groups of all ranks (here, of this process only) on a simulated ring."""
 
 import datetime
 from concurrent.futures import Future

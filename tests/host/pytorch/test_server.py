@@ -19,7 +19,7 @@ RANKS = 3
 
 
 class Sums:
-    """Stub of jobs that sums without a ring."""
+    """Stub of jobs that computes sums without a ring."""
 
     def __init__(self):
         self.asked = 0
@@ -47,7 +47,7 @@ def ones(count=4, *, value=1):
 
 
 def same_error(answers):
-    """The error text of several ranks, which must be the same for all of them."""
+    """The error text of several ranks, which must be equal."""
     assert all(isinstance(answer, RingError) for answer in answers), answers
     text, = {str(answer) for answer in answers}
     return text
@@ -75,7 +75,7 @@ def test_refused_request(ranks):
 
 
 def test_broken_ring(ranks):
-    """Once the ring has failed, all requests of all ranks fail."""
+    """When the ring has failed, all further requests of all ranks fail."""
     assert same_error(ranks.ask(*[Open(lengths=(10,), optimizers=(SGD(0.1),))] * RANKS)) == "Node 1 is broken"
     assert same_error(ranks.ask(*[ones()] * RANKS)) == "Node 1 is broken"
 
@@ -134,7 +134,7 @@ def test_failure(ranks):
 
 
 def test_failure_alone(ranks):
-    """An error that no other rank has caused is finally attributed to the rank itself."""
+    """An error that no other rank has caused is finally attributed to its own rank."""
     waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
     assert ranks.clients[2].fail(Failed(rank=2, error="RuntimeError: shapes", own=False)) is None
     assert same_error([waiting.exception(10)]) == (
@@ -185,13 +185,13 @@ def test_client(monkeypatch, tmp_path):
 
 
 def test_short_timeout_of_a_group(tmp_path):
-    """If a group's timeout is shorter than the ring's, the wait ends after it, and the cause is named."""
+    """If a group's timeout is shorter than the ring's, the shorter one applies, and the cause is named."""
     with serving(tmp_path, Sums(), ranks=RANKS, join=False) as ranks:
         for rank, client in enumerate(ranks.clients):
             client.join(rank, RANKS, 0.4 if rank == 2 else 1800)
         begun = time.monotonic()
         text = same_error(ranks.ask(ones(), None, None))
-        assert time.monotonic() - begun < 10  # the timeout of the ring is 40
+        assert time.monotonic() - begun < 10  # the ring's timeout is 40
         assert text == ("Ranks 1 and 2 must ask for a sum of 4 elements within 0.4 seconds, as rank 0 did: look for "
                         "what holds them up, or give init_process_group a longer timeout")
         assert re.match(r"rank 0 has waited 0\.\d s for ranks 1 and 2, ", ranks.said[0])
@@ -229,7 +229,7 @@ def test_fault_of_the_launcher(tmp_path):
 
 
 def test_wrong_request(ranks):
-    """A request with values of the wrong types is rejected at its own rank, and other ranks do not notice."""
+    """A request with values of wrong types is rejected at its own rank, and no other rank is affected."""
     with pytest.raises(RingError, match=r"^values of AllReduce must be an array of float32 in 1 dimension, not "):
         ranks.clients[0].ask(AllReduce(values=np.ones(4)))
     assert ranks.ask(*[ones()] * RANKS)[0][0] == 3
@@ -280,7 +280,7 @@ def test_rank_that_does_not_read(tmp_path):
 
 
 def test_stopped(tmp_path):
-    """Ranks stopped by a signal are reported even if no rank waits for them, and eventually end the run."""
+    """Ranks stopped by a signal are reported even if no rank waits for them; eventually the run ends."""
     with serving(tmp_path, Sums(), ranks=RANKS, patience=Patience(slow=0.2, timeout=2)) as ranks:
         ranks.server.stopped([1])
         time.sleep(0.3)

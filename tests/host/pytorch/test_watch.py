@@ -1,4 +1,4 @@
-"""When a rank ends, so does the operation: ranks are notified, and the main thread is interrupted."""
+"""When a rank ends, the operation ends too: ranks are notified, and the main thread is interrupted."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor

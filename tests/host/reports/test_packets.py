@@ -1,4 +1,4 @@
-"""Packets that are read from a waveform equal the golden packets on its wires."""
+"""Packets that are read from a waveform equal the golden packets on the wires."""
 
 import math
 import random
@@ -19,7 +19,7 @@ PLAIN = ("raw", "zero_value", "bf16", "mx9", "mx6", "mxfp8_e4m3")
 
 
 def wave_of(path, links, *, seed=0):
-    """Write a waveform of nodes that send packets with pauses; returns the cycle of each word by node and packet."""
+    """Write a waveform of nodes that send packets with pauses; returns each word's cycle by node and packet."""
     generator, cycles, changes = random.Random(seed), [], []
     with path.open("w") as file, VCDWriter(file, timescale="1 ps") as writer:
         for node, packets in enumerate(links):
@@ -47,7 +47,7 @@ def wave_of(path, links, *, seed=0):
 
 
 def random_packets(node, *, codecs=PLAIN, seed=0):
-    """A packet with each codec, and the elements that it decodes to."""
+    """For each codec, a packet and the elements that it decodes to."""
     generator = np.random.default_rng([seed, node])
     packets = []
     for sequence, name in enumerate(codecs):
@@ -85,7 +85,7 @@ def test_packets_of_every_plain_codec(tmp_path):
 
 
 def test_roles():
-    """The payload words of a zero-value packet are masks, and elements where a mask bit is 1."""
+    """The payload words of a zero-value packet are masks, and an element wherever a mask bit is 1."""
     for name in ("zero_value", "raw"):
         ((header, payload, elements),) = random_packets(0, codecs=[name], seed=5)
         seen = _seen(packet(header, payload))

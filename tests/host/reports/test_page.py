@@ -25,10 +25,10 @@ from tests.host.reports.test_report import build, build_changing, build_comparis
 #: Window widths in pixels of a phone and a computer.
 WIDTHS = (390, 1280)
 
-#: Number of pictures on each page; each picture is a panel, and on a narrow page panels are stacked.
+#: Number of pictures on each page. Each picture is a panel; on a narrow page, panels are stacked.
 PANELS = {"plain": 4, "comparison": 4, "sparse": 6, "text": 6, "changing": 4, "launch": 1, "sweep": 4}
 
-#: A page that shows other pages in frames of each width, and lists their contents and whether these fit.
+#: A page that shows other pages in frames of each width, and lists the contents of each frame and whether it fits.
 HARNESS = """<!doctype html><meta charset="utf-8"><title>frames</title>{frames}<script>
 function decoded(image) {{  // to its last row
   if (!image.complete || !image.naturalWidth) return false
@@ -80,7 +80,7 @@ def pytorch(folder, count=40):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Folders with reports by name, each with JSON, pictures and page."""
+    """Folders of reports by name; each folder has the JSON file, pictures and page."""
     folder = tmp_path_factory.mktemp("pages")
     runs = {"plain": build(), "comparison": build_comparison(), "sparse": build_sparse(), "text": build_text(),
             "changing": build_changing()}
@@ -132,7 +132,7 @@ def test_pages_fit_and_are_whole(shown):
 
 
 def test_panels_on_a_phone(shown):
-    """Panels are stacked on a phone, and placed side by side on a computer."""
+    """Panels are stacked on a phone, and are next to each other on a computer."""
     for name, (phone, computer) in shown.items():
         assert len({left for left, _, _ in phone["panels"]}) == 1, name
         for (_, _, bottom), (_, top, _) in itertools.pairwise(phone["panels"]):
@@ -166,7 +166,7 @@ def test_figures_of_training(shown, folders, name):
 
 
 def test_changes(shown):
-    """The page shows which rings run between changes, with the events in each interval."""
+    """The page shows the rings that run between changes, and the events of each interval."""
     for view in shown["changing"]:
         header, *rows = view["tables"]["Rings, from change to change"]
         assert header == ["from step", "request", "rings", "left", "joined", "elements moved", "cycles to switch",
@@ -199,7 +199,7 @@ def test_figures_of_a_sweep(shown, folders):
 
 
 def test_faults_are_found(folders, tmp_path):
-    """The check of pages detects content that is too wide or external, and invalid pictures."""
+    """The check of pages finds contents that are too wide or external, and invalid pictures."""
     chromium.needed()
     good = (folders["plain"] / "report.html").read_text()
     pages = {"wide": good.replace("</main>", '<p style="width: 1500px">wide</p></main>'),
@@ -212,7 +212,7 @@ def test_faults_are_found(folders, tmp_path):
 
 
 def test_a_browser_is_needed(monkeypatch):
-    """Without a browser, tests are skipped and give the reason, except in CI, where they fail."""
+    """Without a browser, tests are skipped with a reason, except in CI, where they fail."""
     monkeypatch.setattr(chromium, "PROGRAM", None)
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="there is no Chromium on this machine"):
@@ -249,7 +249,7 @@ def test_notes_say_what_is_modelled(tmp_path):
 
 
 def test_script_without_sums(tmp_path):
-    """If there are no sums, no picture is drawn, and the picture of an earlier run is removed."""
+    """If there are no sums, no picture is drawn, and a picture of an earlier run is removed."""
     (tmp_path / "report.png").touch()
     assert [path.name for path in pytorch(tmp_path, count=0)] == ["report.json", "report.html"]
     assert not (tmp_path / "report.png").exists()

@@ -299,7 +299,7 @@ class TestTable:
         assert rows["held-out loss after these"] == "2.8000 → 2.2500"
 
     def test_weight_codec(self):
-        """The report has weights per word, the number of codebooks, and which steps loaded one."""
+        """The report has the weights per word, the number of codebooks, and the steps that loaded one."""
         coded = training()
         for number, step in enumerate(coded.steps):
             coded.steps[number] = dataclasses.replace(
@@ -359,7 +359,7 @@ class TestFiles:
 
 @pytest.mark.parametrize("make", [build_sparse, build_text])
 def test_picture_without_cycles(make, tmp_path):
-    """If the cycles of a step are not modelled, the picture has no bars for them and no legend."""
+    """If the cycles of steps are not modelled, the picture has neither bars for them nor a legend."""
     result = make()
     for run in filter(None, (result, result["comparison"])):
         for step in run["per_step"]:

@@ -14,7 +14,7 @@ SEED = 20
 
 
 def tries(coupling):
-    """Descriptions with the coupling's option and each value of the option on which it depends."""
+    """Descriptions with the coupling's option set, for each value of the option on which it depends."""
     value = FIELDS[coupling.option][-1] if coupling.value is None else coupling.value
     options = (coupling.other,) if isinstance(coupling.other, str) else coupling.other
     for other in options:
@@ -47,13 +47,13 @@ def test_number():
     assert len({(coupling.option, coupling.other, coupling.value) for coupling in COUPLINGS}) == len(COUPLINGS)
 
 
-#: Options that apply to schedules with a loop of their own.
+#: Options that apply to schedules with a training loop of their own.
 APPLICABLE = {kind: schedule.applicable for kind, schedule in SCHEDULES.items() if schedule.applicable is not None}
 
 
 @pytest.mark.parametrize("kind", APPLICABLE)
 def test_schedules(kind):
-    """A schedule with its own loop accepts its options; any other is rejected with a message naming both."""
+    """A schedule with its own loop accepts its options; for any other one, the error names both."""
     lead = {"quorum": {"schedule.straggler": "1:2"}, "streaming": {"schedule.kind": "streaming"},
             "side-by-side": {"schedule.jobs": 2, "ring.links": "slots"}}[kind]
     for path, values in FIELDS.items():

@@ -67,7 +67,7 @@ def test_defaults():
 
 
 def test_without_defaults():
-    """A description with all defaults, as in reports, can be modified because defaults are removed first."""
+    """A description with all defaults, as in reports, can be modified, since defaults are removed first."""
     for spec in drawn(100, seed=7):
         full = with_defaults(spec)
         short = without_defaults(full)
@@ -94,7 +94,7 @@ def test_known_defaults(texts, path, value):
 
 
 def test_schedules():
-    """A field of a schedule selects this schedule, and fields of two schedules are rejected."""
+    """A field of a schedule selects that schedule, and fields of two different schedules are rejected."""
     assert RunSpec().schedule is None
     assert with_defaults(RunSpec()).schedule == Update()
     assert with_texts(RunSpec(), ["schedule.overlap=layers"]).schedule == Program(overlap="layers")

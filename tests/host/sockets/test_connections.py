@@ -25,7 +25,7 @@ def server(tmp_path):
 
 @pytest.fixture
 def connect(tmp_path, server):
-    """Create connections, which are closed at the end of the test."""
+    """Create connections that are closed at the end of the test."""
     made = []
 
     def make(data=b""):
@@ -40,7 +40,7 @@ def connect(tmp_path, server):
 
 
 def polled(server, seconds=5.0, *, until=None):
-    """Events within the given seconds, or until an event of the given class; polls at least once."""
+    """Events until the given time has passed or an event of the given class arrives; polls at least once."""
     events, limit = server.poll(0.02), time.monotonic() + seconds
     while time.monotonic() < limit:
         if until is not None and any(isinstance(message, until) for _, message in events):
@@ -117,7 +117,7 @@ def test_half(server, connect):
 
 
 def test_time_without_polls(server, connect):
-    """Time that the server spends without polling is not counted against a peer."""
+    """The time during which the server does not poll is not counted against a peer."""
     connection, _ = admitted(server, connect)
     connection.sendall(LISTEN[:9])
     assert server.poll(0.1) == []
@@ -143,7 +143,7 @@ def test_unread_answer(server, connect):
 
 
 def test_large_messages(tmp_path):
-    """Messages larger than a socket accepts in one call pass in both directions."""
+    """Messages that are too large for a single call of a socket pass in both directions."""
     server = Server(tmp_path / "socket", MESSAGES, limits=Limits(first_bytes=1 << 24))
     values = np.arange(1_000_000, dtype=np.float32)
     ended = threading.Event()

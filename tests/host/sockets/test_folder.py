@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
-    """An empty temporary folder for one test, and no other candidate folders."""
+    """An empty temporary folder for one test; no other folder can be selected."""
     folder = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # short, as a socket's path must be
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setattr(module, "_SHORT", ())
@@ -40,8 +40,8 @@ def killed(temporary):
 
 
 def test_abandoned(temporary):
-    """The next start removes the folder of a killed process. It keeps links, and folders of living processes or of
-    other users, without a lock, or with other files."""
+    """The next start removes the folder of a killed process. It keeps links, folders of living processes or of other
+    users, folders without a lock, and folders with other files."""
     abandoned = killed(temporary)
     other = temporary / "other"
     other.mkdir()
@@ -76,7 +76,7 @@ def test_another_users(temporary, monkeypatch):
 
 
 def test_locked(temporary):
-    """A folder is in use while its lock is held, whether or not its process is alive."""
+    """A folder is in use while its lock is held, whether its process is alive or not."""
     abandoned = killed(temporary)
     with (abandoned / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

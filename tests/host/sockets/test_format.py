@@ -1,4 +1,4 @@
-"""Encoding of messages: a bit-exact round trip, and a clean error for all invalid bytes."""
+"""Encoding of messages: a bit-exact round trip, and a clear error for all invalid bytes."""
 
 import dataclasses
 import math
@@ -22,7 +22,7 @@ from tests.refusals import refuses
 
 
 def bits(value):
-    """A value in a form that compares equal only if all bits and types are equal."""
+    """A value in a form that compares as equal only if all bits and types are equal."""
     if isinstance(value, float):
         return "float", struct.pack(">d", value)
     if isinstance(value, np.ndarray):
@@ -75,7 +75,7 @@ def mutated(frame, generator):
 
 
 def reframed(data, generator):
-    """The bytes with a matching frame header, so that damage to the JSON header itself is detected."""
+    """The bytes with a matching frame header, so that damage to the JSON header itself is found."""
     body = data[HEAD:]
     header = min(len(body), int.from_bytes(data[8:12], "big")) if generator.random() < 0.7 else len(body)
     lengths = struct.pack(">4sHHIQ", b"grad", 1, 0, header, len(body) - header)
@@ -84,7 +84,7 @@ def reframed(data, generator):
 
 @pytest.mark.parametrize("registry", [OF_RANKS, OF_PARTIES], ids=["ranks", "parties"])
 def test_any_bytes(registry):
-    """Each of 10,000 random or damaged frames gives a message or a ``MessageError`` with little memory."""
+    """Each of 10,000 random or damaged frames gives a message or a ``MessageError``, in little memory."""
     generator = random.Random(6)
     answers = [Answer(well=True, value=value(generator)) for _ in range(60)] + [
         AllReduce(values=np.ones(4, np.float32)), Hello(rank=1, ranks=2, timeout=3.0)]
@@ -162,7 +162,7 @@ def test_frames():
 
 
 def test_registry():
-    """Annotations that cannot be checked are rejected at registration."""
+    """Annotations that cannot be checked are rejected when a class is registered."""
     @dataclasses.dataclass(frozen=True)
     class Good:
         one: Annotated[float, Within(0, 1)] | None

@@ -33,7 +33,7 @@ PLAIN = SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD])
 
 
 class Counting(GoldenRing):
-    """A ring that records the fraction of elements that each node keeps in each step."""
+    """A ring that records, for each step, the fraction of elements that each node keeps."""
 
     def __init__(self, nodes):
         super().__init__(nodes)
@@ -48,7 +48,7 @@ class Counting(GoldenRing):
 
 @contextlib.contextmanager
 def without_feedback():
-    """Make nodes and their golden models lose unsent elements within this context."""
+    """Within this context, nodes and their golden models lose the elements that are not sent."""
     def forget(model, *arguments, **options):
         kept = sparsify(model, *arguments, **options)
         model.errors[:] = 0
@@ -75,7 +75,7 @@ def print_heading(*names):
 
 
 def epoch_of(training):
-    """First epoch that reaches the target accuracy, or 99."""
+    """First epoch that reaches the target accuracy, or 99 if there is none."""
     return next((epoch for epoch, accuracy in enumerate(training.measures, start=1) if accuracy >= TARGET), 99)
 
 
@@ -140,7 +140,7 @@ def density(seeds):
 
 
 def settings(seeds):
-    """Print the accuracy with sparse gradients and various other settings."""
+    """Print the accuracy with sparse gradients for various other settings."""
     print_heading("", "seeds", "dense, sparse, %", "mean, least difference", "more than a point below",
                   "density sent, mean, most, %")
     slow = SGD(learning_rate=0.8, momentum=0.7)

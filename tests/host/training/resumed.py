@@ -31,7 +31,7 @@ RUNS = {
 
 
 def train(folder, *options):
-    """Train by the command and return the cycles of each step or quorum update."""
+    """Train with the command, and return the cycles of each step or quorum update."""
     sys.argv = ["gradring", "train", *options, "--output", str(folder)]
     try:
         cli.main()
@@ -46,7 +46,7 @@ def train(folder, *options):
 
 
 def differences(folder, options):
-    """Differences in cycles summed over all steps, when resuming from each checkpoint except the last."""
+    """Differences in cycles, summed over all steps, for a resume from each checkpoint except the last."""
     save, kept = checkpoint.save, []
 
     def keep(path, identity, content):

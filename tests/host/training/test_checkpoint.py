@@ -72,7 +72,7 @@ class TestFile:
             checkpoint.save(path, IDENTITY, CONTENT)
 
     def test_of_a_version_before(self, tmp_path):
-        """A file that is older than format 1 is not ignored, but rejected with the reason."""
+        """A file that is older than format 1 is not ignored, but is rejected with the reason."""
         np.savez(tmp_path / "checkpoint.npz", header=np.array("{}"))
         with pytest.raises(checkpoint.CheckpointError, match=r"checkpoint\.npz must be .* BAD_VERSION: file must be "
                                                              r"of format 1, not an npz archive, in which versions "):
@@ -95,7 +95,7 @@ class TestFile:
 
     @pytest.mark.parametrize("length", [1000, 100_000])
     def test_long_options(self, tmp_path, length):
-        """Option values of any length still identify the same run."""
+        """Option values of any length are compared, so the same run is recognized."""
         identity = {**IDENTITY, "disable": ",".join(["card1@4"] * (length // 8)), "hidden": [8] * (length // 2)}
         checkpoint.save(tmp_path / checkpoint.NAME, identity, {"number": 1})
         assert checkpoint.load(tmp_path / checkpoint.NAME, identity) == {"number": 1}
@@ -167,7 +167,7 @@ class Session:
 
 
 def interrupt(experiment, number):
-    """Run the experiment, and send a signal in the given step, counted over all runs."""
+    """Run the experiment, and send a signal in the given step; steps of all runs are counted."""
     signals, done = Signals(), []
 
     def step(training):
@@ -269,8 +269,8 @@ class TestExperiment:
 
 
 def test_killed(tmp_path):
-    """A run of 24 steps on the Verilated ring is killed by SIGKILL at random instants until it was killed 20 times,
-    and resumed by a new process each time. A process that only writes checkpoints is killed as well."""
+    """A run of 24 steps on the Verilated ring is killed by SIGKILL at random instants until this has happened 20
+    times, and a new process resumes it each time. A process that only writes checkpoints is killed as well."""
     kills, seed = 20, 16
     library(CONFIGS["mx9"])  # built in advance, so that the processes need not wait
     root = Path(__file__).parents[3]

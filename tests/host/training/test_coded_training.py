@@ -40,7 +40,7 @@ class TestGradientCodecs:
 
     @pytest.mark.parametrize("density", [None, 0.3])
     def test_residuals_are_compared(self, few, density):
-        """Residuals, which are stored apart from the errors of unsent gradients, are compared at the end."""
+        """Residuals, which are separate from the errors of unsent gradients, are compared at the end."""
         def fault(ring):
             ring.residuals[2, 345] ^= 1
 
@@ -54,7 +54,7 @@ class TestGradientCodecs:
 class TestWeightCodecs:
     @pytest.mark.parametrize(("name", "points"), [("mx9", 0.005), ("mx6", 0.01), ("bf16", 0.005)])
     def test_accuracy(self, accuracies, name, points):
-        """docs/training/figures.md lists more codecs and seeds."""
+        """docs/training/figures.md has more codecs and seeds."""
         assert accuracies(name) >= accuracies("raw") - points
 
     @pytest.mark.parametrize(("name", "points"), [("table32", 0.005), ("centroid16", 0.01)])

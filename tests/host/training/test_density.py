@@ -32,7 +32,7 @@ test_limit = refused_values(Threshold, BASE, "limit", [1.0, math.inf, math.nan],
 @pytest.mark.parametrize(("decay", "ramp"), [(1.0, 0.5), (8.0, 0.6), (8.0, 1.0), (4.0, 0.1)])
 @pytest.mark.parametrize("nodes", [2, 4, 8])
 def test_targets(nodes, decay, ramp):
-    """Targets decrease by the given decay within the ramp, and their mean equals the density."""
+    """Targets decrease by the given factor within the ramp, and their mean equals the density."""
     steps = 10_000
     threshold = Threshold(density=0.1, nodes=nodes, steps=steps, decay=decay, ramp=ramp)
     targets = np.array([threshold.target(step) for step in range(1, steps + 1)])
@@ -57,7 +57,7 @@ def _gradients(*values):
 
 
 def test_first_threshold_is_a_quantile():
-    """The first threshold is a quantile of the magnitudes on all nodes: here it keeps two of eight elements."""
+    """The first threshold is a quantile of the magnitudes on all nodes: here, two of eight elements are kept."""
     assert _constant().choose(_gradients(1, -2, 3, 4, -5, 6, 7, -8)) == 7
     assert _constant().choose(_gradients(0, 0, 0, 0, 0, 0, 0, 3)) == 3
     assert _constant().choose(_gradients(0, 0, 0, 0, 0, np.nan, -np.inf, 3)) == 3
@@ -85,7 +85,7 @@ def test_later_thresholds_follow(dropped, factor):
     gradients = _gradients(1, 2, 3, 4, 5, 6, 7, 8)
     threshold.choose(gradients)
     threshold.observe(dropped)
-    # The gradients of later steps make no difference.
+    # Later gradients make no difference.
     chosen = threshold.choose(100 * gradients)
     assert chosen == float(np.float32(chosen))
     assert chosen == pytest.approx(7 * factor, rel=1e-6)
@@ -115,7 +115,7 @@ def test_too_little_is_not_made_up_for():
 
 @pytest.mark.parametrize("steps", [1, 2, 20])
 def test_what_is_left_may_be_nothing(steps):
-    """Targets stay above zero even if every step keeps all elements, and continue after the last step."""
+    """Targets stay above zero even if every step keeps all elements, and exist after the last step."""
     threshold = Threshold(density=0.25, nodes=2, steps=steps)
     for _ in range(steps + 5):
         before = threshold.choose(_gradients(1, 2, 3, 4, 5, 6, 7, 8))
@@ -125,8 +125,8 @@ def test_what_is_left_may_be_nothing(steps):
 
 
 def test_thresholds_are_numbers():
-    """Even if too few or too many elements are kept for a long time, thresholds become neither zero, where they would
-    stay, nor infinite."""
+    """Even if too few or too many elements are kept for a long time, thresholds do not become zero, where they would
+    stay, or infinite."""
     for dropped, last in ((8, SMALLEST), (0, float(np.finfo(np.float32).max))):
         threshold = _constant()
         for _ in range(400):
@@ -163,7 +163,7 @@ def test_density_is_reached(scale):
 
 
 def _train(seed, density=None):
-    """Accuracy and sent density, per step and hop, of a training run on digits with four golden models."""
+    """Accuracy and sent density, for each step and hop, of training on digits with four golden models."""
     data = digits()
     model = perceptron(data.train_x.shape[1], (64,), data.classes)
     model.initialize(seed)
@@ -235,7 +235,7 @@ def test_nodes_leave_and_come(before, after):
 
 
 def test_no_end():
-    """A run of unknown length does not compensate, and its controller hands over only the threshold."""
+    """In a run of unknown length, targets are not corrected, and only the threshold is handed over."""
     first, second = (Threshold(density=0.1, nodes=nodes, steps=None) for nodes in (8, 4))
     first.choose([np.ones(10, np.float32)])
     second.succeed(first.state())

@@ -1,4 +1,4 @@
-"""Tables in the documentation, computed with few examples: tests/host/training/figures.py."""
+"""Tables of the documentation, computed with few examples: tests/host/training/figures.py."""
 
 import pytest
 

@@ -33,7 +33,7 @@ class TestText:
 
     @pytest.mark.parametrize("nodes", [1, 2, 7])
     def test_same_as_numpy(self, lines, nodes):
-        """Masks applied by the nodes give the same bits as the model's own masks, even if some shares are empty."""
+        """Masks applied by nodes give the same bits as the model's own masks, even if some shares are empty."""
         workload = small(lines)
         ring = GoldenRing(nodes)
         config = dataclasses.replace(TEXT, batch=5, max_steps=3, interval=None)

@@ -105,7 +105,7 @@ class TestSettings:
             plain, rule=Rule.ADAMW, weight_factor=1 - 0.5 * 0.25)
 
     def test_scheduled_learning_rate(self):
-        """A scheduled learning rate replaces the optimizer's own rate everywhere, including AdamW's weight decay."""
+        """A scheduled learning rate replaces the optimizer's rate everywhere, even in AdamW's weight decay."""
         for optimizer in (SGD(learning_rate=1), Adam(learning_rate=1), AdamW(learning_rate=1, weight_decay=0.5)):
             scheduled = optimizer.settings(4, gradient_scale=1, learning_rate=0.25)
             assert scheduled == dataclasses.replace(optimizer, learning_rate=0.25).settings(4, gradient_scale=1)
@@ -114,7 +114,7 @@ class TestSettings:
 
 class TestRegisters:
     def test_names(self):
-        """Every optimizer setting has a register, and vice versa; the remaining registers belong to masks."""
+        """Every optimizer setting has a register, and vice versa; all remaining registers belong to masks."""
         floats = {entry.name for entry in REGISTERS if entry.kind is Kind.FLOAT32 and entry.access is Access.SETTING}
         floats -= {"MASK_ALTERNATIVE", "MASK_THRESHOLD"}
         assert set(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=1).registers()) == floats | {"OPTIMIZER"}

@@ -35,7 +35,7 @@ RUNS = {
 
 
 class Faults:
-    """Causes a link fault in each of five updates of a ring.
+    """Causes a link fault in five of a ring's updates.
 
     Members
     -------
@@ -47,7 +47,7 @@ class Faults:
         self.ring = ring
         self.simulation = simulation
         self.generator = generator
-        # Nodes with programs perform updates by running a program.
+        # If nodes have programs, they perform an update by running a program.
         part, name = ((ring.collectives, "fused_update") if ring.config.programs is None else (ring.programs, "run"))
         self.update = getattr(part, name)
         self.plan = {2: self.flip, 4: self.lose_word, 6: self.lose_credit, 13: self.cut_for_a_while,
@@ -87,7 +87,7 @@ class Faults:
         finally:
             link.mend()
             self.check(fault, first, link.status())
-        # A ring keeps working if a link loses only some of its credits.
+        # A ring continues to work if a link loses only some of its credits.
         assert fault == self.lose_credit
         self.plan[self.calls + 1] = fault
         return outcome
@@ -104,7 +104,7 @@ class Faults:
         link.cut(last.last_word, last.last_word + 1)
 
     def lose_credit(self, link, first, last, begun):
-        """Drop all credits after the last word, in successive updates, until no credits are left."""
+        """Drop all credits that follow the last word, in successive updates, until no credits are left."""
         link.cut(last.last_word + 1, last.last_credit + 1)
 
     def cut_for_a_while(self, link, first, last, begun):
@@ -139,7 +139,7 @@ def digest(ring, config, length):
 
 
 def figures(training):
-    """All figures except repeats and cycles, since a step with fewer credits takes more cycles."""
+    """All figures except repeats and cycles, since a step takes more cycles with fewer credits."""
     return dataclasses.replace(training, repeats=0, steps=[
         dataclasses.replace(step, repeats=0, cycles=0, scatter_cycles=0) for step in training.steps])
 
@@ -185,7 +185,7 @@ class TestFaults:
 
 
 class Failing:
-    """Makes the given calls of a method, numbered from 1, fail after they have done their work."""
+    """Makes calls of a method fail after they have done their work; the given call numbers start at 1."""
 
     def __init__(self, ring, name, numbers, *, status=EventStatus.LINK_RESET):
         part, _, method = name.partition(".")
@@ -220,7 +220,7 @@ class TestTries:
         ("local.sparsify", (1, 3, 4)), ("collectives.distribute", (1, 2)),
         ("collectives.fused_update", (10, 11, 12))])
     def test_same_bits(self, third, name, numbers):
-        """Failures up to the maximum number, in any step or while weights are distributed, change no bit."""
+        """Failures up to the maximum number change no bit, in any step or while weights are distributed."""
         clean, expected, _, calls = self.run(third, name)
         actual, training, said, more = self.run(third, name, numbers)
         assert actual == clean
@@ -250,7 +250,7 @@ class TestTries:
 
 
 def test_masks(lines):
-    """MASK commands fail in a step, in a measurement, and in the sample at the end."""
+    """MASK commands fail in a step, in a measurement, or in the sample at the end."""
     outcomes = []
     for numbers in ((), (3, 6, 13, 60)):
         ring = GoldenRing(2)

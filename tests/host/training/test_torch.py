@@ -1,6 +1,6 @@
 """Optimizers on the golden model, which the gateware matches bit for bit, compared with PyTorch's.
 
-Both compute in binary32 but order their operations differently (docs/training/theory.md gives the details), so each
+Both compute in binary32, but they order operations differently (docs/training/theory.md gives the details), so each
 is within a few roundings of the exact result, but rarely on the same side of it. All comparisons therefore use the
 ulp of the largest term of an update, see :func:`largest_term`.
 """
@@ -18,7 +18,7 @@ from sim.golden import ring as golden
 
 torch = pytest.importorskip(
     "torch", reason="PyTorch is not installed: run `make .venv/.torch` for the comparison with torch.optim")
-# With two threads, the first square roots of a process once had only 12 correct bits; one thread avoids this race.
+# With two threads, a process's first square roots once had only 12 correct bits; one thread avoids this race.
 torch.set_num_threads(1)
 
 WEIGHTS = 32768
@@ -61,7 +61,7 @@ def settings(optimizer, step, *, gradient_scale=1.0):
 
 
 def draw(step):
-    """Gradients, weights and moments over many magnitudes, some of them zero; all moments are zero at step 1."""
+    """Gradients, weights and moments of many magnitudes, some of them zero; at step 1, all moments are zero."""
     generator = np.random.default_rng(step)
     gradients = generator.standard_normal(WEIGHTS) * 10 ** generator.uniform(-4, 0, WEIGHTS)
     weights = generator.standard_normal(WEIGHTS) * 10 ** generator.uniform(-2, 0.5, WEIGHTS)
@@ -76,7 +76,7 @@ def draw(step):
 
 
 def step_of_torch(optimizer, step, gradients, weights, first, second):
-    """PyTorch's new weights after one step from this state."""
+    """PyTorch's new weights after one step that starts from this state."""
     parameter = torch.nn.Parameter(torch.from_numpy(weights.copy()))
     parameter.grad = torch.from_numpy(gradients.copy())
     if optimizer.clip is not None:
@@ -142,15 +142,15 @@ class TestOneStep:
         exact, largest, rest = largest_term(optimizer, step, *state)
         ulp = np.spacing(largest.astype(np.float32)).astype(np.float64)
         difference = np.abs(ours.astype(np.float64) - theirs) / ulp
-        # This is the usual case in training: the weight is several times larger than the terms added to it.
+        # In training, this is the usual case: the weight is several times larger than the terms added to it.
         small = rest <= np.abs(state[1]) / 4
         assert small.sum() >= 4096
         print(f"{name}, step {step}: at most {difference[small].max():.2f} ulp where the step is small, "
               f"{difference.max():.2f} ulp anywhere; from the exact result at most "
               f"{np.max(np.abs(ours - exact) / ulp):.2f}, torch {np.max(np.abs(theirs - exact) / ulp):.2f}; "
               f"{np.mean(ours == theirs):.1%} the same")
-        # Each side has the last rounding of half an ulp and its step's error: at most five roundings, each of at most
-        # a quarter of an ulp here.
+        # The error on each side is the last rounding, of half an ulp, plus the error of its step: at most five
+        # roundings, each of at most a quarter of an ulp here.
         assert difference[small].max() <= 2
         # Adam has about ten roundings on each side (two factors, two products and a sum for m'; half that number for
         # v', since a root halves relative errors; then the root, its sum with epsilon, the quotient, the learning
@@ -159,8 +159,8 @@ class TestOneStep:
         assert difference.max() <= (6 if optimizer.planes == 2 else 2)
 
     def test_momentum_alone_is_the_same(self):
-        """All bits are equal if the learning rate is a power of two: torch orders its operations the same way,
-        and its unrounded last product makes no difference."""
+        """All bits are equal if the learning rate is a power of two: torch orders the operations in the same way, and
+        its last product, which is not rounded, makes no difference."""
         optimizer = SGD(learning_rate=0.5, momentum=0.9)
         for step in STEPS:
             state = draw(step)
@@ -176,7 +176,7 @@ def test_clipping(clip):
     parameter.grad = torch.from_numpy(gradients.copy())
     torch.nn.utils.clip_grad_value_([parameter], clip, foreach=False)
     ours = golden_optimizer.limit(golden.bits(gradients), int(golden.bits([clip])[0]))
-    # If clip is zero, our result keeps the gradient's sign of zero, and torch's has the limit's.
+    # If clip is zero, our result is a zero with the gradient's sign; torch's has the limit's sign.
     np.testing.assert_array_equal(golden.floats(ours), parameter.grad.numpy())
 
 

@@ -65,7 +65,7 @@ class TestSteps:
         assert training.losses[1] < training.losses[0]
 
     def test_nodes_agree_with_one_node(self, few):
-        """Four nodes and one node differ only in the order of additions."""
+        """Losses of four nodes and of one node differ only by the order of additions."""
         config = TrainingConfig(epochs=2, batch=10, hidden=(5,))
         single, four = (train(GoldenRing(nodes), few, config) for nodes in (1, 4))
         assert [step.loss for step in four.steps] == pytest.approx([step.loss for step in single.steps], rel=1e-4)
@@ -122,7 +122,7 @@ class TestSteps:
 
 class TestNonFinite:
     def test_nan_among_gradients(self, few):
-        """An image with a NaN in a node's share makes the step fail, and the message names the node."""
+        """If an image in a node's share contains a NaN, the step fails, and the message names the node."""
         images = few.train_x.copy()
         images[:, 3] = np.nan
         broken = dataclasses.replace(few, train_x=images)

@@ -1,4 +1,4 @@
-"""Memory access that bypasses the host port has the same bits and errors, and equal computed times."""
+"""Memory access that bypasses the host port has equal bits and errors, and equal computed times."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ DEFAULT, MASTERS, CODEBOOK, REDUCED = (rings.CONFIGS[name] for name in ("default
 
 @contextlib.contextmanager
 def open_nodes(config, nodes, *, host_port):
-    """Open a ring, its simulation, and the clock of the ports."""
+    """Open a ring, its simulation, and the clock that measures the ports."""
     with rings.open_nodes(nodes, config=config) as (ring, simulation):
         time = PortTime(lambda: simulation.cycle)
         if not host_port:
@@ -38,7 +38,7 @@ def open_nodes(config, nodes, *, host_port):
 @pytest.mark.parametrize("config", [MASTERS, CODEBOOK, REDUCED],
                          ids=["masters", "codebook", "int16"])
 def test_every_space(config):
-    """Each path reads the words written by the other and changes nothing else, in the computed cycles."""
+    """Each path reads the other path's words, changes nothing else, and takes the computed cycles."""
     generator = np.random.default_rng(3)
     with rings.open_nodes(1, config=config) as (ring, simulation):
         time = PortTime(lambda: simulation.cycle)
@@ -68,7 +68,7 @@ def test_every_space(config):
 
 
 def test_what_a_node_refuses():
-    """The node itself rejects invalid accesses, and no word is written."""
+    """Invalid accesses are rejected by the node itself, and no word is written."""
     with open_nodes(MASTERS, 1, host_port=False) as (ring, simulation, time):
         device, before = ring.devices[0], time.cycles
         spaces = len(MASTERS.memory_map.words)
@@ -88,7 +88,7 @@ def test_what_a_node_refuses():
 
 
 def test_answers_in_order():
-    """While the node still has to answer a request, memory is accessed through the host port."""
+    """As long as the node has to answer an earlier request, memory is accessed through the host port."""
     with open_nodes(MASTERS, 1, host_port=False) as (ring, _, time):
         device, before = ring.devices[0], time.words
         pending = [device.submit_ping(np.array([1, 2], np.uint32)),
@@ -105,7 +105,7 @@ def test_answers_in_order():
 
 
 def test_long_transfers():
-    """Several consecutive packets take as long as they would through the port."""
+    """Several packets in succession take the time that they would take through the port."""
     assert MASTERS.memories.gradient == PACKET_WORDS
     figures = []
     for host_port in (True, False):
@@ -122,7 +122,7 @@ def test_long_transfers():
 
 @pytest.mark.parametrize("config", [MASTERS, REDUCED], ids=["full", "int16"])
 def test_counters(config):
-    """Counters and cycles match the port's, however long ago the port was used, and after transfers."""
+    """Counters and cycles match the port's, however long ago it was used, and after transfers."""
     generator = np.random.default_rng(4)
     with rings.open_nodes(1, config=config) as (ring, simulation):
         port = ring.devices[0]
@@ -144,7 +144,7 @@ def test_counters(config):
                 results.append((values, time.now - begun))
             assert time.words == pause + 1 + 2 + 3 + 2 + 2 + count
             assert results[0] == results[1]
-        # Counters that are being cleared are read through the port.
+        # Counters that are just being cleared are read through the port.
         direct.write_register("CONTROL", 2)
         assert simulation.counters(0) is None
         words = time.words

@@ -1,4 +1,4 @@
-"""Golden nodes: bits and words equal to gateware, modelled cycles, no independent check, and errors."""
+"""Golden nodes: bits and words of the gateware, modelled cycles, no independent check, and errors."""
 
 import json
 
@@ -42,8 +42,8 @@ def no_build(monkeypatch):
 
 @pytest.mark.parametrize("name", ["sim", "layers", "stale", "topology"])
 def test_same_bits(program, tmp_path, name):
-    """A run has the same weights, losses, words and bounds as the Verilated run, and nearly the same cycles, but does
-    not claim that its results were compared."""
+    """A run has the same weights, losses, words and bounds as a Verilated run, and nearly the same cycles, but it
+    does not claim that its results were compared."""
     words = runs.command(name, tmp_path)
     code, out, err = program(*words, "--transport", "golden")
     assert (code, err) == (0, "")
@@ -114,7 +114,7 @@ def test_refused_sessions(node, options, message):
 
 
 def test_flags():
-    """Nodes with a NaN, or with a sum that is not finite, are identified."""
+    """The nodes that have a NaN or a sum that is not finite are identified."""
     ring = GoldenRing(3, config=NODE)
     ring.settings.write(Settings(**SUMS))
     gradients = np.ones((3, 96), np.float32)
@@ -130,7 +130,7 @@ def test_flags():
 
 
 def test_cycles():
-    """Cycles are None if there is no model, and raise an error where they are required."""
+    """If there is no cycle model, cycles are None, and operations that need them raise an error."""
     ring = GoldenRing(2, config=NODE)
     ring.memory.write_gradients(list(np.ones((2, 64), np.float32)))
     ring.memory.write_weights(np.zeros(64, np.float32))
@@ -147,7 +147,7 @@ def test_cycles():
 
 
 def test_requests():
-    """Requests for memory, programs and packets that golden nodes lack are rejected."""
+    """Requests for memory, programs and packets that golden nodes do not have are rejected."""
     device = GoldenRing(1, config=NODE).devices[0]
     with pytest.raises(BadAddressError, match=r"^node 0: 2 elements of weight memory from 511 on must be in it; "):
         device.read_memory(1, 511, 2)
@@ -176,7 +176,7 @@ def test_library(options, monkeypatch):
 
 
 def test_rows_of_speed():
-    """The row of `make bench` compares processor time with its limit."""
+    """The row of `make bench` compares the processor time with its limit."""
     row, = speed.rows((0.7, 4.0))
     assert (row["measured"], row["bound"], row["ratio"]) == (0.7, pytest.approx(1.4), pytest.approx(0.5))
     assert "4.00 s on Verilated nodes" in row["config"]

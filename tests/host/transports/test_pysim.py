@@ -1,4 +1,4 @@
-"""Links of the Python-simulated ring: latency, direction, and the order of words and credits."""
+"""Links of the ring simulated in Python: latency, direction, and the order of words and credits."""
 
 import numpy as np
 import pytest

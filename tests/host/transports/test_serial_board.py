@@ -42,7 +42,7 @@ def outcome(ring, *, job=JOB, **options):
 
 @functools.cache
 def expected(job=JOB):
-    """Outcome of the same job on nodes of another configuration, simulated in this process."""
+    """Outcome of the same job on differently configured nodes, simulated in this process."""
     with verilated() as devices:
         ring = Ring(devices)
         ring.connect()
@@ -80,7 +80,7 @@ def test_goes_on_when_the_cable_is_back():
         ring.connect()
 
         def pull(training):
-            # In the middle of transferring the gradients of the second step.
+            # while the gradients of the second step are being transferred
             if len(training.steps) == 1 and not said:
                 threading.Timer(0.1, board.unplug).start()
                 threading.Timer(0.5, board.plug).start()
@@ -145,7 +145,7 @@ def test_a_new_link_takes_over_in_the_middle_of_anything():
 
 
 def test_requests_are_executed_once():
-    """No command is lost or runs twice even if a tenth of the small frames is damaged in each direction."""
+    """Even if a tenth of the small frames is damaged in each direction, no command is lost or runs twice."""
     with open_link(faults=Faults(flip=0.004, drop=0.0005, seed=8)) as (board, link):
         device = devices_of(link)[0]
         device.connect()
@@ -164,7 +164,7 @@ def test_requests_are_executed_once():
 
 
 def test_rate():
-    """Memory bursts use most of the line rate at 1.5 ms of latency in each direction."""
+    """Bursts to memory use most of the line rate if the latency is 1.5 ms in each direction."""
     delay = int(0.0015 * 12e6)
     with open_link(nodes=1, delay=delay) as (board, link):
         device = devices_of(link)[0]
@@ -219,7 +219,7 @@ def test_no_board(echo, monkeypatch):
                    r"built for 115200 baud")
         with pytest.raises(LinkLostError, match=message):
             SerialBoard(path, baud=115_200, silence=0.3)
-        # Not as this process's controlling terminal, which would send a hangup when it closes.
+        # It is not opened as this process's controlling terminal, which would send a hangup when it closes.
         held = os.open(path, os.O_RDWR | os.O_NOCTTY)
         try:
             fcntl.flock(held, fcntl.LOCK_EX)

@@ -43,7 +43,7 @@ def same(actual, expected, *, case):
 
 @pytest.mark.parametrize("share", [0, 0.02, 0.3], ids=["normal", "some special", "many special"])
 def test_products(share):
-    """Products equal the model's, in all four transpositions, in batches, with initial values, and empty."""
+    """Products match the model in all four transpositions, in batches, with initial values, and if empty."""
     generator = np.random.default_rng(round(100 * share))
     for case in range(250):
         batch = tuple(generator.integers(1, 4, generator.integers(0, 3)).tolist())

@@ -54,7 +54,7 @@ def test_a_broken_library_is_refused(monkeypatch, before, after, broken):
 
 
 def test_a_contracted_build_is_found(tmp_path):
-    """If the processor can, a compiler that may fuse multiply and add does so, and the check reports it."""
+    """If the processor supports it, a compiler that may fuse multiply and add does so, and the check reports it."""
     command = [compiler(), "-march=native", "-dM", "-E", "-x", "c++", "/dev/null"]
     fused = "__FP_FAST_FMAF " in run(command, cwd=tmp_path)
     flags = ["-ffp-contract=fast" if flag == "-ffp-contract=off" else flag for flag in library.FLAGS]

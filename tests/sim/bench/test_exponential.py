@@ -1,4 +1,4 @@
-"""The command's report on errors and monotonicity of exp and log, with fewer arguments; and failures."""
+"""The command that reports errors and monotonicity of exp and log: results for few arguments, and failures."""
 
 import pytest
 

@@ -134,7 +134,7 @@ def test_raw():
 
 
 def test_bfloat16():
-    """Each word holds two numbers, the even one in the low half."""
+    """Each word holds two numbers, with the even-numbered element in the low half."""
     values = elements(1, 1001)
     words = ALL["bf16"].encode(values)
     with np.errstate(invalid="ignore"):
@@ -171,7 +171,7 @@ def test_centroids_by_hand():
 
 
 def test_table_by_hand():
-    """1.0 and -3.5 become exponents, the last one repeated, and 7-bit codes with the nearest centroids."""
+    """1.0 and -3.5 become two exponents, with the last repeated, and 7-bit codes with the nearest centroids."""
     codec = WEIGHT_CODECS["table32"].bind(np.arange(32) << 18)
     words = codec.encode(bits_of([1.0, -3.5]))
     assert len(words) == 1 + 7

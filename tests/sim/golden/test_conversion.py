@@ -134,7 +134,7 @@ def test_integers():
 @pytest.mark.parametrize("width", [2, 5, 8, 64])
 @pytest.mark.parametrize("source", [(4, 3), (2, 5), (5, 2), (6, 1)])
 def test_every_number_as_an_integer(source, width):
-    """Every number is rounded to an integer as by Python's exact fractions, with ties to even."""
+    """Every number is rounded to an integer as Python rounds exact fractions, with ties to even."""
     bits = np.arange(1 << 1 + sum(source))
     low, high = -1 << width - 1, (1 << width - 1) - 1
     integers, invalid = conversion.to_integer_exact(

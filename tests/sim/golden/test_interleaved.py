@@ -100,7 +100,7 @@ class TestCycles:
         assert two.cycles <= (bar if nodes > 2 else 1.07) * measured
         steps = 2 * (nodes - 1) * -(-16384 // nodes // 256)
         assert (two.slots, two.lost) == (steps, 0)
-        # The cycles are never below those of the slots themselves.
+        # The number of cycles is never below the number needed for the slots.
         assert single.cycles > (268 + 4) * steps
 
     def test_other_order(self):
@@ -112,7 +112,7 @@ class TestCycles:
         assert slot_cycles(16384, 2, interleaves=False).lost <= 2
 
     def test_room(self):
-        """More room than for the packets of a superframe's slots and one in transit does not change the cycles."""
+        """Room beyond the packets of a superframe's slots and one packet in transit does not change the cycles."""
         full = slot_cycles(16384, 8, room=17)
         assert full == slot_cycles(16384, 8, room=30)
         assert full.superframes < slot_cycles(16384, 8, room=15).superframes

@@ -159,7 +159,7 @@ def test_masked_weight_is_zero_for_every_maximum(format):
 
 
 def test_masked_weight_is_zero_in_fp32():
-    """The masked weight is zero for row maxima at the limit, next to powers of two, and random in the range."""
+    """The masked weight is zero for row maxima at the limit, near powers of two, and for random ones in the range."""
     generator = np.random.default_rng(1)
     border = np.float32(MIN_MAXIMUM)
     powers = np.ldexp(np.float32(1), np.arange(-149, 128)).astype(np.float32)
@@ -177,7 +177,7 @@ def test_masked_weight_is_zero_in_fp32():
 
 @pytest.mark.parametrize("format", TYPES)
 def test_range_is_needed(format):
-    """If the row maximum is as low as the alternative value, masked positions get weight."""
+    """If the row maximum is as low as the alternative value, masked positions get a nonzero weight."""
     low = format.decode(np.array([model.alternative(format)]))
     weights = model.softmax(np.repeat(np.array([[model.alternative(format)]]), 2, axis=1), format)
     assert low[0] < MIN_MAXIMUM

@@ -120,7 +120,7 @@ def test_sums_of_nvfp4():
 
 @pytest.mark.parametrize("scale", [1.0, 2.0**-64])
 def test_compiled_products(scale):
-    """Compiled sums are bit-identical to the golden model, even with products flushed to zero, and NaNs."""
+    """Compiled sums are bit-identical to the golden model, even for products flushed to zero and for NaNs."""
     generator = np.random.default_rng(3)
     for case in range(40):
         m, k, n = generator.integers(1, 20, 3)

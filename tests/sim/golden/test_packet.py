@@ -40,7 +40,7 @@ def test_header_by_hand():
     ("sequence", 1, 0, 12), ("segment", 1, 12, 10), ("length", 1, 22, 10), ("collective", 2, 0, 16),
     ("block", 2, 16, 8), ("destination", 2, 24, 8)])
 def test_fields(field, word, low, width):
-    """Each field is at its position, both among zeros and among ones."""
+    """Each field is at its position, whether all other bits are zeros or ones."""
     value = (1 << width) - 1
     alone = Header(**{"type": 0, field: value})
     assert alone.words() == [value << low if index == word else 0 for index in range(3)]
@@ -62,7 +62,7 @@ def test_parse():
 
 
 def test_checksum():
-    """The published check value of CRC-32 covers nine bytes; these are its first eight."""
+    """The published check value of CRC-32 covers nine bytes; the words hold the first eight of these bytes."""
     assert zlib.crc32(b"123456789") == 0xCBF43926
     assert checksum([0x34333231, 0x38373635]) == zlib.crc32(b"12345678") == 0x9AE0DAAF
     assert checksum([]) == 0
@@ -116,7 +116,7 @@ def test_accepted():
 
 
 def test_accepted_zero_value():
-    """40 elements are a mask and its values, and a mask of the last eight."""
+    """40 elements are encoded as a mask with its values, and a mask of the last eight elements with its values."""
     header = changed(codec=ZERO_VALUE, length=40)
     payload = (0x8000_0001, 11, 12, 0x80, 13)
     for words in (payload, (0, 0), (0xFFFF_FFFF, *range(32), 0xFF, *range(8))):
@@ -127,7 +127,7 @@ def test_accepted_zero_value():
 @pytest.mark.parametrize(("codec", "length", "words"), [
     (2, 7, 4), (3, 17, 9), (5, 256, 32), (12, 32, 5), (14, 33, 8), (15, 1, 6)])
 def test_accepted_codes(codec, length, words):
-    """A payload of the format's size is accepted with any contents; one with a word less or more is rejected."""
+    """A payload of the format's size is accepted with any contents; with one word less or more it is rejected."""
     header, payload = changed(codec=codec, length=length), tuple(range(1, words + 1))
     assert verdict(packet(header, payload), header, epoch=EPOCH) == Verdict(offered=payload, complete=True, done=True)
     assert verdict(packet(header, payload[:-1]), header, epoch=EPOCH) == Verdict(

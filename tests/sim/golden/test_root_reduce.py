@@ -37,7 +37,7 @@ def test_packets(nodes):
 
 
 def test_known_sums():
-    """2^24 + 1 is 2^24, so sums depend on the order."""
+    """2^24 + 1 is rounded to 2^24, so sums depend on the order."""
     big = np.float32(1 << 24)
     gradients = golden.bits([[1], [1], [big], [-big]])
     sums = {owner: float(golden.floats(root_reduce.total(gradients, owner))[0]) for owner in range(4)}
@@ -48,7 +48,7 @@ def test_known_sums():
 
 @pytest.mark.parametrize("nodes", [2, 3, 5, 8])
 def test_sums_are_those_of_a_block(nodes):
-    """A vector of one group always has one owner: results, and words of that rank's block, are the same."""
+    """A vector of one group always has one owner: results and words equal a fused update's for this block."""
     generator = np.random.default_rng(nodes)
     gradients = golden.bits(generator.standard_normal((nodes, 32)).astype(np.float32) * (generator.random(
         (nodes, 32)) < 0.5))
@@ -104,7 +104,7 @@ class TestCycles:
         clean = update_cycles(16384, nodes)
         cycles = {lag: update_cycles(16384, nodes, rates=rates, owner=1, lag=lag) for lag in range(5)}
         assert update_cycles(16384, nodes, rates=rates) > 1.95 * clean
-        # Cycles are never below the load of a link, and no lag gives fewer cycles than the gateware's.
+        # Cycles are never below the load of a link, and no lag gives fewer cycles than the gateware's lag.
         assert nodes / (nodes - 1) * 0.99 * clean < cycles[3] < bar * clean
         assert cycles[3] == min(cycles.values())
         assert cycles[0] > 2 * clean  # the phases do not overlap

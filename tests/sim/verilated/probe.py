@@ -88,10 +88,10 @@ class Probe(wiring.Component):
 class TwoPorts(wiring.Component):
     """Send host words on two ports, on links with replay wires, and report the state of all wires.
 
-    A host word is on the wires of port 0 or 1 in the next cycle, by its bit 0; its bits 8 to 15 are also ``check``,
-    and bit 1 is ``kind``. For every cycle with an arriving word at either port the host receives a packet of four
-    words: that cycle in bits 9:0, and from bits 10 and 21 on ``valid``, ``kind``, ``last`` and ``check`` of ports 0
-    and 1; the data of both; and levels of the lines of both output ports, sixteen bits each, the latest lowest. The
+    Bit 0 of a host word selects the port that has the word on its wires in the next cycle; bits 8 to 15 are also
+    ``check``, and bit 1 is ``kind``. When a word arrives at a port, the host receives four words: the cycle in bits
+    9:0, with ``valid``, ``kind``, ``last`` and ``check`` of port 0 from bit 10 on and of port 1 from bit 21 on; the
+    data of port 0; the data of port 1; and the levels of both output lines, sixteen bits each, the latest lowest. The
     lines of the input ports are bits 1 and 2 of the cycle.
     """
 

@@ -34,7 +34,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def nobody(monkeypatch, home):
-    """Make the user have no home folder."""
+    """Simulate a user without a home folder."""
     def unknown(*arguments):
         raise KeyError
 
@@ -121,7 +121,7 @@ class TestRoot:
         assert (folder / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
 
     def test_others_may_read_it(self, folder):
-        """The folder's permissions follow the user's umask, unlike a temporary one, and no other user can write."""
+        """The folder's permissions, unlike a temporary folder's, follow the umask, and no other user can write."""
         path = cached(entry(), write)
         mask = os.umask(0o22)
         os.umask(mask)
@@ -227,7 +227,7 @@ class TestBound:
         assert cache_content.entries()[-1].path == old
 
     def test_builds_keep_to_the_limit(self, folder, monkeypatch):
-        """Builds prune below the limit, so that not every build must prune; entries used by this process stay."""
+        """Builds prune to below the limit, so that not every build must prune; this process's entries stay."""
         monkeypatch.setenv(cache_folder.LIMIT, "1MB")
         paths = [make("verilog", letter, 90_000, age=500 - number) for number, letter in enumerate("0123456789a")]
         own = cached(entry("f"), lambda fresh: (fresh / "product").write_bytes(bytes(90_000)))

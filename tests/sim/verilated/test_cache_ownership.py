@@ -65,7 +65,7 @@ def tree(*folders):
 
 
 def project(path):
-    """Folder of a different program, with files that have names as in a cache."""
+    """Folder of a different program, with files named like files of a cache."""
     path.mkdir(parents=True)
     (path / "source.v").write_text("module source; endmodule")
     (path / MANIFEST).write_text(json.dumps({"version": 1}))
@@ -119,7 +119,7 @@ def test_decoys_stay(top, tmp_path, monkeypatch, act):
 
 
 def test_links_for_folders_of_kinds(top, tmp_path, monkeypatch):
-    """Links in place of a kind's folder, or of the folder of processes' notes, are not followed."""
+    """Links in place of a kind's folder, or of the folder with notes of processes, are not followed."""
     for kind in cache_folder.KINDS:
         make(kind)
         foreign = tmp_path / "foreign" / kind

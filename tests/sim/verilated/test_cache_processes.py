@@ -160,7 +160,7 @@ sys.stdin.read()
 
 
 def test_what_is_used_is_not_removed(cache, begin):
-    """An entry in use is not removed, by hand or for the limit, until the process that uses it has ended."""
+    """An entry in use is removed neither by hand nor for the limit, until the process that uses it has ended."""
     path = entry()
     process = begin(USER, path)
     lines_until(process, "used")

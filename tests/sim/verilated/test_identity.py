@@ -124,7 +124,7 @@ def test_unknown(attribute):
 
 
 def test_globals_are_seen(monkeypatch):
-    """The identity covers globals: a changed constant or function of a module, or an added format."""
+    """The identity covers globals: it changes with a constant or function of a module, and with an added format."""
     before, node = identity_of(Queue(shape=3, depth=4)), identity_of(Node(NodeConfig()))
     with monkeypatch.context() as patch:
         patch.setattr(stream, "connect_stream", lambda m, source, sink: None)

@@ -142,7 +142,7 @@ def test_random_faults(library, seed):
         for cycle in range(700):
             word = words[link][cycle - 1] if 1 <= cycle <= 300 else 0
             valid = int(1 <= cycle <= 300)
-            # The wires keep the last word that the host has offered, which after a packet is its last word.
+            # The wires keep the last word that the host has offered: after a packet, the last word of the packet.
             shown = word if valid else words[link][-1] if cycle > 300 else 0
             flit = {"valid": valid, "kind": shown >> 1 & 1, "last": int(cycle >= 300), "check": shown >> 8 & 0xFF,
                     "data": shown}

@@ -56,7 +56,7 @@ def test_each_node_is_of_its_kind(probe, masking, masked, seed):
 
 
 def test_nodes_evaluated_together_and_alone(probe):
-    """A library that evaluates its nodes one by one can be combined with one that evaluates them together."""
+    """A library that evaluates its nodes one by one can be combined with a library that evaluates them together."""
     results = []
     for library in (probe, [probe, build_ring(Probe(), batched=False)] * 2):
         with VerilatedRing(library, nodes=4, threads=2) as ring:

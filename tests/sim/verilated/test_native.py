@@ -132,7 +132,7 @@ def rule_of(folder, *, flags=(), before="", after=""):
      "have exact roots"),
 ], ids=["as it is", "mode", "rounding", "flush", "NaN", "sign", "inverse", "root"])
 def test_broken_functions_are_found(tmp_path, before, after, rule):
-    """Functions that are broken as by an overly aggressive compiler are detected, and the broken rule is named."""
+    """Functions broken in the ways of an overly aggressive compiler are detected, and the broken rule is named."""
     assert rule_of(tmp_path, before=before, after=after) == rule
 
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Rings in several processes: same cycles, words and counters as in one process, and processes that die."""
+"""Rings in several processes: same cycles, words and counters as in one process; handling of processes that die."""
 
 import os
 import re
@@ -66,7 +66,7 @@ def test_any_number_of_processes(library, nodes):
 
 @pytest.mark.parametrize(("quantum", "threads"), [(1, 1), (7, 2), (64, 1), (1000, 3)])
 def test_quanta_change_nothing(library, quantum, threads):
-    """The quantum does not change results, even with a grid of 64 cycles, longer than the default."""
+    """The quantum does not change results, even with a grid of 64 cycles, which is longer than the default."""
     with VerilatedRing(library, nodes=4) as ring, VerilatedRing(library, nodes=4, threads=threads) as other:
         for item in (ring, other):
             item.set_grid(64)

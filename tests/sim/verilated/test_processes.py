@@ -99,7 +99,7 @@ print(interrupted)
 
 
 def test_in_parallel_can_be_interrupted_anywhere():
-    """Threads are joined wherever a signal raises an exception, and none waits for a lock forever."""
+    """Threads are joined wherever a signal raises an exception, and no thread waits for a lock forever."""
     ended = subprocess.run([sys.executable, "-c", INTERRUPTED, "1"], cwd=Path(__file__).parents[3],
                            capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr

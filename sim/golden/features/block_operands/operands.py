@@ -39,8 +39,8 @@ def block_numbers(model: BlockFormat, totals: npt.NDArray[np.float64], left: npt
                   right: npt.ArrayLike) -> Array:
     """Dot products of blocks in binary32, from totals of integers and the exponents of both blocks.
 
-    Totals, times the scales of both blocks if these are not powers of two, fit into the significand of binary32. A
-    result below 2^-126 becomes a zero of its sign, and one of 2^128 or more an infinity; a NaN block makes it a NaN.
+    Totals, times the scales of both blocks if these are not powers of two, fit into the significand of binary32.
+    Results below 2^-126 become zeros of their sign, and results from 2^128 on become infinities; NaN blocks give NaN.
     """
     (rows, left_place), (columns, right_place) = (model.scales(np.asarray(x)) for x in (left, right))
     integers = (totals + 0.0) * rows * columns  # integers have no -0.0

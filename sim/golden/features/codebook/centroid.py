@@ -84,7 +84,7 @@ class CentroidTable:
     def bounds(self, centroids: npt.ArrayLike) -> Bits:
         """Bounds between centroids: the smallest binary32 numbers that are nearer to the upper centroid.
 
-        Both are bit patterns; centroids are finite and in ascending order. A bound of zero is -0.0.
+        Bounds and centroids are bit patterns; centroids are finite and in ascending order. A bound of zero is -0.0.
         """
         table = [_scaled(bits) for bits in _ordered(np.asarray(centroids, np.uint32)).tolist()]
         if len(table) != self.centroids:
@@ -110,7 +110,7 @@ def _ordered(bits: Bits) -> Bits:
 
 
 def _scaled(position: int) -> int:
-    """Number at a position in the order of :func:`_ordered`, in units of the smallest; continues beyond infinity."""
+    """Number at a position in the order of :func:`_ordered`, in units of the smallest; it continues past infinity."""
     magnitude = position ^ 0x8000_0000 if position >> 31 else position ^ 0x7FFF_FFFF
     exponent, fraction = magnitude >> 23, magnitude & 0x7F_FFFF
     number = (fraction | 0x80_0000) << (exponent - 1) if exponent else fraction

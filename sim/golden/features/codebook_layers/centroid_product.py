@@ -1,4 +1,4 @@
-"""Golden model of binary32 products with centroid indices as weights, and of the centroid gradients.
+"""Golden model of binary32 products whose weights are centroid indices, and of centroid gradients.
 
 The specification is gather, reduce and add: for each example b and output o, the inputs that share a centroid c are
 added, and only these sums are multiplied:

@@ -111,7 +111,7 @@ class Vector:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Centroid:
-    """Product with indices as weights, or gradient of the centroids, with resolved and checked operands."""
+    """Product whose weights are indices, or gradient of centroids, with resolved and checked operands."""
 
     target: Operand
     x: Operand
@@ -192,7 +192,7 @@ def _refuse(condition: object) -> None:
 
 
 def spaces(nodes: Nodes, rank: int) -> Memories:
-    """Memories of a golden node as used by lists of layers."""
+    """Memories of a golden node that lists of layers can access, by place."""
     return {Place.GRADIENTS: nodes.gradients[rank], Place.WEIGHTS: nodes.weights[rank],
             Place.ACTIVATIONS: nodes.activations[rank]}
 
@@ -215,10 +215,10 @@ class Engine:
             owners: RowOwners | None = None) -> Outcome:
         """Run a command, and write its results into the memories.
 
-        The list starts at ``base`` in the activation memory. Every size of 0 in it means ``length``, the rows of the
-        microbatch, and ``offset`` is added to the base of relative operands. With ``owners``, written rows are tagged
-        with their buffers, and a list ends after the first instruction that reads a row for a different buffer than
-        it was written for; the detail contains the lowest such row.
+        The list starts at ``base`` in the activation memory. Every size of 0 in it means ``length``, the number of
+        rows in the microbatch, and ``offset`` is added to the base of relative operands. With ``owners``, written
+        rows are tagged with their buffers, and a list ends after the first instruction that reads a row for a
+        different buffer than it was written for; the detail contains the lowest such row.
         """
         if not length:
             return Outcome(EventStatus.BAD_LENGTH, 1)

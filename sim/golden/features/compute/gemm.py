@@ -126,7 +126,7 @@ def epilogue(c: npt.NDArray[np.float32], scale_mask: ScaleMask, *, relu: bool,
              gate: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32]:
     """Elements of C as written: scaled, masked, rectified and gated, in this order.
 
-    ReLU replaces every element with a set sign bit by +0.0; NaNs of sums and scaled elements are positive.
+    ReLU replaces every element that has its sign bit set with +0.0; NaNs of sums and scaled elements are positive.
     """
     bits: Bits = c.view(np.uint32)
     if scale_mask.scaled:

@@ -156,7 +156,7 @@ class _Run:
                 yield code
 
     def step(self, cycle: int) -> bool:
-        """Simulate a cycle; return whether ``done`` is high in the next one."""
+        """Simulate a cycle; return whether ``done`` is high in the next cycle."""
         settled = self.uncommitted == 0
         if self.ended and settled:
             return True

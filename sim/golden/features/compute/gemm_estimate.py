@@ -1,8 +1,8 @@
 """Estimate of a matrix product's cycles from a few of its steps, for products too large to model.
 
-The steps of the outer loops repeat. So the beats and loads of a product are added up for two and for three panels
-along each dimension, and each further panel is assumed to take the difference. docs/tiling.md lists the error of this
-extrapolation against :mod:`sim.golden.features.compute.gemm_cycles`.
+The steps of the outer loops repeat. So the model adds up beats and loads for two and for three panels along each
+dimension, and assumes that each further panel takes the difference. docs/tiling.md lists the error of this
+extrapolation, compared with :mod:`sim.golden.features.compute.gemm_cycles`.
 """
 
 import dataclasses

@@ -35,7 +35,7 @@ def candidates(model: GemmCycles, job: GemmJob) -> Iterator[GemmJob]:
 def best_factors(model: GemmCycles, job: GemmJob) -> GemmJob:
     """Job with the factors and loop order that take the fewest cycles; the first of equal jobs.
 
-    The beats of a candidate are a lower bound of its cycles, its steps are a better bound, and the model gives the
+    The beats of a candidate are a lower bound on its cycles, its steps are a better bound, and the model gives the
     exact number. The candidate with the lowest bound is refined repeatedly, until its number comes from the model.
 
     Raises ValueError if no product can have these sizes.

@@ -30,7 +30,7 @@ __all__ = ["check_cycles", "command_cycles", "job", "job_cycles", "read_cycles"]
 
 Bits = npt.NDArray[np.uint32]
 
-#: Cycles to resolve an operand, and to resolve and compare one, without the cycles of a product.
+#: Cycles to resolve an operand, and to resolve and compare an operand, without the cycles of a product.
 _RESOLVED, _COMPARED = 1, 3
 #: Cycles before the first operand, and cycles of an END.
 _BEGIN, _END = 1, 2
@@ -41,7 +41,7 @@ def _kind(words: Bits) -> int:
 
 
 def _heights(fields: dict[str, Any], length: int) -> list[int | None]:
-    """Row counts of the operands of ROWS. An unknown function is treated like the one with the same low bits."""
+    """Row counts of the operands of ROWS. An unknown function is treated like the function with the same low bits."""
     function, started = RowFunction(fields["function"] % len(RowFunction)), fields["started"]
     rows, count = fields["rows"] or length, fields["count"] or length
     heights = dict.fromkeys(ROW_OPERANDS, rows) | dict.fromkeys(("deviation", "scale", "shift"), 1)
@@ -76,7 +76,7 @@ def _operand_rows(words: Bits, length: int, lanes: int, sequences: bool) -> list
 
 def check_cycles(words: Bits, length: int, *, lanes: int, centroids: int = 0, sequences: bool = False) -> int:
     """Cycles from an instruction of a command with ``length`` rows to the verdict on it. ``centroids`` is the size of
-    a table, or 0 without one; ``sequences`` is whether functions of sequences exist."""
+    a table, or 0 without a table; ``sequences`` is whether functions of sequences exist."""
     if _kind(words) == Kind.END:
         return _END
     if _kind(words) not in (Kind.GEMM, Kind.VECTOR, *((Kind.CENTROID,) if centroids else ()),

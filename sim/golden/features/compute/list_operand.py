@@ -16,7 +16,7 @@ Memories = Mapping[Place, npt.NDArray[np.uint32]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Operand:
-    """Matrix in a memory: rows of ``columns`` elements, ``stride`` elements apart, of buffer ``owner``."""
+    """Matrix in a memory: rows of ``columns`` elements, ``stride`` elements apart, in buffer ``owner``."""
 
     place: Place
     base: int
@@ -31,7 +31,7 @@ class Operand:
         return self.base + (self.rows - 1) * self.stride + self.columns
 
     def meets(self, other: "Operand") -> bool:
-        """Whether the address range overlaps that of another operand."""
+        """Whether the address range overlaps the address range of another operand."""
         return self.place == other.place and max(self.base, other.base) < min(self.end, other.end)
 
     def index(self) -> npt.NDArray[np.int64]:

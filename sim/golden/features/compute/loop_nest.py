@@ -89,7 +89,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """Work on a tile in one step: whether sums begin and end here, rounds of initial values, and terms."""
+    """Work on a tile in one step: whether its sums begin and end there, initial rounds, and terms."""
 
     tile: Tile
     first: bool
@@ -194,7 +194,7 @@ class LoopNest:
                 tiles=list(self._works(job, base)))
 
     def _works(self, job: Job, base: dict[str, int]) -> Iterator[Work]:
-        """Work on the tiles of a step, in order."""
+        """Work to be done on each tile of a step, in order."""
         stride, holds = self.strides(job), self._holds(job)
         terms = min(stride["k"], job.k - base["k"])
         begins, ends = base["k"] == 0, base["k"] + terms == job.k

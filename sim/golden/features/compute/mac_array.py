@@ -214,7 +214,7 @@ class _Drain:
         self._ready = first_from(ready)
         self._length = length
         self._end = len(self._ready) - 1
-        self.offered = np.full(self._end, -1, np.int64)  # index of the row on offer in each cycle; -1 without one
+        self.offered = np.full(self._end, -1, np.int64)  # index of the row on offer in each cycle, or -1
         self._rows, self._placed, self._departed = 0, -1, -1
         # Ranges of cycles with a full buffer, for the latest rows: first cycle, and cycle after the last.
         self._full: list[tuple[int, int]] = []

@@ -19,7 +19,7 @@ class Memory:
     """Memory pacing: each function returns whether a transfer is possible in a cycle."""
 
     latency: int = 2  # minimum cycles from the acceptance of a request to its response
-    #: Whether a request, and whether a write, is accepted.
+    #: Whether a request is accepted, and whether a write is accepted.
     request: Callable[[int], bool] = _always
     response: Callable[[int], bool] = _always  # whether a due response arrives
     write: Callable[[int], bool] = _always

@@ -57,7 +57,7 @@ class MatrixProduct:
 
     def fills(self, job: Job, a: Bits, b: Bits, *, by_rows: tuple[bool, bool]) -> dict[str, list[Fill]]:
         """Panels of A, (m, k), and of B, (k, n), in loading order. The memory rows of each matrix are pieces of its
-        rows, or else of its columns."""
+        rows or of its columns."""
         panels: dict[str, list[Fill]] = {"a": [], "b": []}
         stride = self.loops.strides(job)
         for step in self.loops.steps(job):

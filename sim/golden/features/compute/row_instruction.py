@@ -27,7 +27,7 @@ _STARTED = {RowFunction.ADD, RowFunction.NORM, RowFunction.NORM_BACK, RowFunctio
 _NEEDS_START = {RowFunction.ADD}
 
 ROW_TABLES = {RowFunction.GATHER: "x", RowFunction.SCATTER: "target"}
-"""Functions that read row numbers, and the operand that the numbers select rows of."""
+"""Functions that read row numbers, each with the operand from which the numbers select rows."""
 
 ROW_USES = {
     RowFunction.ADD: {"x"}, RowFunction.SCALE: {"x", "scale", "shift"},
@@ -123,9 +123,9 @@ def rows_instruction(fields: dict[str, Any], *, size: Callable[[str], int], colu
                      refuse: Callable[[object], None], operand: Callable[..., Operand]) -> Rows:
     """Check an instruction and resolve its operands; fields that its function does not use are dropped.
 
-    ``fields`` are those of :func:`~hdl.features.compute.layer_list.row_layout`. ``size`` checks and returns a size
-    by name; ``operand`` does so for an operand, given its name, stride, shape and options; ``refuse`` raises an
-    exception if its argument is true.
+    ``fields`` are the fields of :func:`~hdl.features.compute.layer_list.row_layout`. ``size`` checks and returns a
+    size by name; ``operand`` does the same for an operand, given its name, stride, shape and options; ``refuse``
+    raises an exception if its argument is true.
     """
     started = fields["started"]
     refuse(fields["reserved_0"] or fields["function"] not in list(RowFunction))

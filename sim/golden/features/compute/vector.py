@@ -54,7 +54,7 @@ class Job:
     """Job of the vector unit, with the fields of :func:`hdl.features.compute.jobs.vector_job_layout`.
 
     Memories are identified by number, and their rows are counted from 0. ``stride_source`` and ``stride_target`` are
-    in rows, ``stride_labels`` in elements.
+    in rows, and ``stride_labels`` is in elements.
     """
 
     rows: int

@@ -49,7 +49,7 @@ class VectorCycles:
         return THREADS * (EXPONENTIAL * -(-elements // THREADS) + SUM * columns + once)
 
     def _softmax(self, rows: int, columns: int, loaded: int) -> int:
-        """Last cycle of a softmax block with its last element accepted in cycle ``loaded``.
+        """Last cycle of a softmax block if its last element is accepted in cycle ``loaded``.
 
         The row totals enter the divider one after another. Elements follow after the last total, but not before the
         reciprocal of their row is ready.
@@ -60,7 +60,7 @@ class VectorCycles:
         return end + self.product_latency + 2
 
     def _block(self, rows: int, columns: int, loaded: int) -> int:
-        """Last cycle of a block with its last element accepted in cycle ``loaded``."""
+        """Last cycle of a block if its last element is accepted in cycle ``loaded``."""
         begin = loaded + self._program(rows, columns, ONCE) + 1
         written = begin + self.interval * (rows * columns - 1) + self.quotient_latency + 2
         summed = begin + 2 + THREADS * (rows + 1)

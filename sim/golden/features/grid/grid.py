@@ -3,8 +3,8 @@
 First, gradients are summed along rows: each node of a row keeps the sum of one of C blocks, partitioned by groups.
 Then columns sum these blocks, partitioned again among R nodes, and rows distribute the results to all nodes. The
 order of a sum follows both rings: ``(row a) + (row b) + …``. Each row's sum begins at the column of the element's
-block, and the sum over rows at the row of its block within the column. A flat ring of R · C nodes gives the same bits
-if all sums are exact, but not in general.
+block, and the sum over rows begins at the row of its block within the column. A flat ring of R · C nodes gives the
+same bits if all sums are exact, but not in general.
 
 A fused update consists of three commands: REDUCE_SCATTER along rows; FUSED_UPDATE along columns, on the node's own
 block of its row, where consecutive groups are C groups apart; and ALL_GATHER along rows.
@@ -45,7 +45,7 @@ class GridUpdate:
 def owned(length: int, rows: int, columns: int) -> list[list[Indices]]:
     """Elements that the node in each row and column updates, in order.
 
-    Column c owns block (c + 1) mod C of the vector, and of the groups of that block row r owns block (r + 1) mod R.
+    Column c owns block (c + 1) mod C of the vector, and row r owns block (r + 1) mod R of the groups in that block.
     """
     blocks = ring.block_indices(length, columns)
     return [[blocks[(column + 1) % columns][ring.block_indices(len(blocks[(column + 1) % columns]), rows)[

@@ -4,8 +4,8 @@ Elements are signed integers in two's complement. The host accesses each as a 32
 and reads are sign-extended. Functions use ``int64`` for numbers; words are ``uint32``.
 
 Gradients are sent with zero-value compression: a group of 32 elements becomes a word of 32 marks, bit n for element
-n, and the nonzero elements, two per word, the first one in the low half. If their number is odd, the last half is
-zero. A partial group is padded with zeros; without elements there are no words.
+n, and the nonzero elements, two per word, the first one in the low half. If their number is odd, the upper half of
+the last word is zero. A partial group is padded with zeros; without elements there are no words.
 """
 
 import dataclasses

@@ -41,7 +41,7 @@ def _binary32(number: int, power: int) -> int:
 
 
 def _steps(numbers: tuple[int, ...], factor: int, power: int) -> list[int]:
-    """For each number but the first, bits of the smallest binary32 number that rounds to it, times ``factor``.
+    """For each number but the first: the smallest binary32 number that rounds to it, times ``factor``, as bits.
 
     Numbers are in units of 2 ** (``power`` + 1). Ties are rounded to the number with an even code.
     """

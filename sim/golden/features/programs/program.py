@@ -37,7 +37,7 @@ Duration: TypeAlias = Callable[[int, int, int, int], int]
 
 
 class Remote(NamedTuple):
-    """Wait for the first ``after`` commands in a queue of another node, ``unit``, ``lag`` passes earlier."""
+    """Wait until another node, ``unit``, has run ``after`` commands of a queue, ``lag`` passes earlier."""
 
     unit: int
     queue: int
@@ -63,7 +63,7 @@ class Timed:
     duration: int
     collective: bool = False
     #: For each other queue, in ascending order, (``after``, ``lag``): its first ``after`` commands must have ended in
-    #: the pass ``lag`` before this one; 0 means no wait. A wait for a pass before the first is met immediately.
+    #: the pass ``lag`` passes earlier; 0 means no wait. A wait for a pass before the first is met immediately.
     waits: tuple[tuple[int, int], ...] = ()
     remotes: tuple[Remote | None, ...] = ()  # for each node, its wait for another node; empty without waits
 
@@ -89,7 +89,7 @@ class _Model:
         self.queues = Queues([passes * len(queue) for queue in commands] * nodes)
 
     def at(self, queue: int, index: int) -> tuple[int, int, int, int]:
-        """Node, pass, queue of the node, and position in it, for an item of a queue of the model."""
+        """Node, pass, queue of the node and position in that queue, for an item of a queue of the model."""
         node, own = divmod(queue, len(self._commands))
         number, position = divmod(index, len(self._commands[own]))
         return node, number, own, position
@@ -100,7 +100,7 @@ class _Model:
         return self._commands[own][position]
 
     def together(self, queue: int, index: int) -> Sequence[int]:
-        """Queues that start an item together: those of all nodes for a collective, otherwise only its own."""
+        """Queues that start an item together: queues of all nodes for a collective, otherwise only its own."""
         count = len(self._commands)
         return range(queue % count, self._nodes * count, count) if self.command(queue, index).collective else [queue]
 

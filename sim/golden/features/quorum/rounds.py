@@ -1,4 +1,4 @@
-"""Golden model of quorum rounds: gradient sets, each node's contribution, and the fate of each set.
+"""Golden model of quorum rounds: gradient sets, each node's contribution, and the status of each set.
 
 A set is the gradient of one node with the tag of the round that it was computed for. A round is closed when a quorum
 of its sets is present, or at a deadline. Missing sets are late: they are added to a later round, times a weight in
@@ -57,7 +57,7 @@ def scale_table(scale: float) -> Bits:
 
 
 def apply_late(fresh: Bits | None, late: Bits, weight: int) -> Bits:
-    """A node's contribution with a late set: first the product is rounded, then the sum."""
+    """A node's contribution if a late set is added: the weighted set is rounded, and so is the sum."""
     factor = np.float32(weight / ONE).view(np.uint32)
     product = floating.multiply(late, np.full_like(late, factor))
     return floating.add(np.zeros_like(late) if fresh is None else fresh, product)
@@ -153,7 +153,7 @@ class Ledger:
         self.sums[status] = [value + exact for value, exact in zip(before, _exact(gradient), strict=True)]
 
     def balance(self, pending: Sequence[Bits]) -> tuple[int, list[int]]:
-        """Number of computed sets, and sums of elements, without a status; all zero if the ledger is balanced."""
+        """Number of sets without a status, and sums of their elements; all zero if the ledger is balanced."""
         counts = self.counts
         left = counts["computed"] - counts["applied"] - counts["applied_late"] - counts["dropped"] - len(pending)
         zeros = [0] * self.length

@@ -16,7 +16,7 @@ __all__ = ["SOURCES", "ControlHub", "KeepAlive", "Message", "Signal", "SignalRel
 SOURCES = 16
 #: Types of control words.
 _RESTART, _SIGNAL, _KEEPALIVE, _READY = 1, 2, 3, 4
-#: Types of a SIGNAL on a link, by tenant; bit position of the tenant in a READY, and in all other messages.
+#: Types of a SIGNAL on a link, by tenant; position of a tenant's bits in a READY, and in all other messages.
 _SIGNALS = (_SIGNAL, 9, 10)
 _READY_PLACE, _PLACE = 9, 28
 
@@ -73,7 +73,7 @@ class SignalRelay:
 
     def step(self, *, word: int | None = None, ready: int = 1, rank: int = 0, size: int = 0, run: int = 0,
              done: Sequence[int] = (), of_node: int = 0, of_queue: int = 0, reset_link: int = 0) -> None:
-        """Simulate a cycle with the given word on offer and receiver readiness."""
+        """Simulate a cycle, given the word on offer and whether the receiver is ready."""
         if reset_link:
             self.reset()
             return
@@ -129,7 +129,7 @@ class KeepAlive:
         return word >> 12 & 15
 
     def step(self, *, word: int | None = None, ready: int = 1, at_work: int = 0, size: int = 0) -> None:
-        """Simulate a cycle with the given word on offer and receiver readiness."""
+        """Simulate a cycle, given the word on offer and whether the receiver is ready."""
         if self.o is None or ready:
             self.o = None if self._due is None else keepalive_word(self._due)
             self._due = None
@@ -168,7 +168,7 @@ class Message:
 
 class ControlHub:
     """Cycle-by-cycle dispatch of control words to units by the types in ``takes``. With a tenant, only messages of
-    the tenant are passed to units and sent; without one, messages have no marks."""
+    the tenant are passed to units and sent; without a tenant, messages have no marks."""
 
     def __init__(self, *, takes: Sequence[Sequence[int]], tenant: int | None = None) -> None:
         self.tenant = tenant

@@ -1,6 +1,6 @@
 """Golden models of messages and of a node's gate, which connects them with the host and the host port.
 
-Both are modelled cycle by cycle. Mirrors hdl/features/slots/messages.py; docs/ring/slots.md has the rules.
+The models are cycle-accurate. Mirrors hdl/features/slots/messages.py; docs/ring/slots.md has the rules.
 """
 
 import dataclasses
@@ -104,7 +104,7 @@ class _State:
     """State of a gate."""
 
     #: Valid messages; words of an incoming message, with their ``check`` so far; and a message that ended in the
-    #: previous cycle. It is dropped if ``refused``, because there was no room.
+    #: previous cycle, which is dropped if ``refused``, because there was no room.
     kept: tuple[tuple[Beat, ...], ...] = ()
     coming: tuple[Beat, ...] = ()
     check: int = 0

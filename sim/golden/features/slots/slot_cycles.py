@@ -1,10 +1,10 @@
 """Timing model of a fused update with packets in slots.
 
-With slots (docs/ring/slots.md), a superframe has a lap that collects records, a lap that grants S slots of the
-longest packet and a gap, and the slots. S is the minimum of 16, the room in each node, and the largest number of
-packets left in any node. (The smallest number would leave no slot for the last packets of a node that has lost one.)
-In each slot a node sends its next packet if that is complete; otherwise the slot is lost. Until it has sent a packet,
-a node reports packets left only if its first one will be complete when the slots begin. Constants of a hop come from
+With slots (docs/ring/slots.md), a superframe has a lap that collects records, a lap that grants S slots, and S slots,
+each of the longest packet and a gap. S is the minimum of 16, the room in each node, and the largest number of packets
+left in any node. (The smallest number would leave no slot for the last packets of a node that has lost one.) In each
+slot a node sends its next packet if that is complete; otherwise the slot is lost. Until it has sent a packet, a node
+reports packets left only if its first one will be complete when the slots begin. Constants of a hop come from
 :mod:`sim.golden.ring_cycles`, as in the gateware; the constants of laps and slots come from hdl/features/slots/.
 """
 
@@ -41,8 +41,8 @@ class Form:
         return round(each * elements + group * -(-elements // GROUP)) + PACKET_OVERHEAD
 
 
-#: Dense gradients in zero-value form with raw weights; and both in mx9 blocks, with codecs that take about as long as
-#: their round trip (docs/ring/collective/figures.md) plus the adder.
+#: Dense gradients in zero-value form with raw weights; and gradients and weights in mx9 blocks, with codecs that take
+#: about as long as their round trip (docs/ring/collective/figures.md) plus the adder.
 DENSE, MX9 = Form(), Form(scatter=(0, 9), gather=(0, 9), adds=35, encodes=20)
 
 
@@ -66,7 +66,7 @@ class _Node:
         self.begun: list[int] = []  # cycle when sending of each packet begins
         self.left: list[int] = []  # cycle when each received packet has left the ingress
         self.source: dict[Packet, int] = {}  # cycle when the last word of a packet can arrive
-        self.drained = [BEGIN, BEGIN]  # for the last two bursts
+        self.drained = [BEGIN, BEGIN]  # times when the last two bursts were drained
 
 
 def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: int = 16, segment: int = 256,
@@ -95,7 +95,7 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
     lap = nodes * (latency + CONTROL_HOP) + nodes + 2
 
     def prepare(node: _Node) -> None:
-        """Compute when packets are complete, as far as possible: they enter a queue one after another."""
+        """Compute when packets are complete, as far as this is known: they enter a queue one after another."""
         while len(node.whole) < len(packets):
             number = len(node.whole)
             phase, _, step = packets[number]

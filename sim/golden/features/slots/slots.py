@@ -1,4 +1,4 @@
-"""Golden models of slots: the records of nodes, their table, and its users, cycle by cycle.
+"""Golden models of slots: records of nodes, their table, and the units that use it, cycle by cycle.
 
 Mirrors hdl/features/slots/; docs/ring/slots.md specifies the rules.
 """
@@ -171,7 +171,7 @@ class RecordLaps:
         self._due = False  # whether rank 0 may send its own record
         self._folded: list[tuple[int, Record]] = []  # records that have arrived, with their ranks
         self._turn: list[int] = []  # ranks of the records still to arrive
-        self._final = self._checks = False  # whether all records have arrived, and the same one cycle later
+        self._final = self._checks = False  # whether all records have arrived; and this flag one cycle later
 
     def target(self, rank: int, way: int) -> int:
         """Low bits of the time when the slots are over, while ``sets`` is high."""
@@ -189,7 +189,7 @@ class RecordLaps:
     def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0,
              record: Record = Record(), ask: int = 0, over: int = 0, left: int = 0, time: int = 0, valid: int = 0,
              way: int = 0, error: int = 0, reset_link: int = 0) -> None:
-        """Simulate a cycle with the given word on offer, receiver readiness, slots and clock."""
+        """Simulate a cycle, given the word on offer, whether the receiver is ready, the slots and the clock."""
         taken = word.data if word is not None and self.ready(ready) else None
         gathers, odd, sets, checks = self.gathers, self._odd, self.sets, self._checks
         opens = bool(over) and not gathers and not self._busy
@@ -293,7 +293,7 @@ class Path:
         self.wires, self.line, self.lost = Wires(), 0, 0
         self.senders = Sender(depth), Sender(message_depth, least=1)
         self._due: int | None = None
-        self._inside: tuple[bool, bool, bool] | None = None  # packet passes, is a message, is for this node
+        self._inside: tuple[bool, bool, bool] | None = None  # whether a packet passes, is a message, is for this node
         self._check = self._checked = 0  # check of the words on the wires, and check to be sent
         # Whether a word of an own message is on the wires, whether it is the last one, and whether its check follows.
         self._counts = self._ends = self._checks = False
@@ -331,7 +331,7 @@ class Path:
         self._counts, self._ends = said is not None, said is not None and bool(said[1])
 
         self.lost, self.line = int(sends and on), line
-        if sends:  # at most one of packet, message word and check
+        if sends:  # at most one of packet, message word and check is sent
             data = (packet[0] if packet else 0) | (said[0] if said else 0) | checked
             self.wires = Wires(1, data, int(checks or bool(packet and packet[1])), 0, own.check)
         elif on:

@@ -6,15 +6,15 @@ layer's outputs; the last layer is one unit. The server holds all master weights
 FETCH sends a unit's weights to the workers through the unit's codec, so that all use the decoded weights. PUSH adds
 the gradients of a unit, ((g_1 + g_2) + g_3) + …, in the order of the workers' ranks after the server's, with each
 addition rounded to nearest even. Reading a gradient turns -0.0 into +0.0 and a NaN into the canonical one. The
-server, after the last worker, computes new master weights and new state from the sum. So sums differ from a fused
-update's, where elements begin at different ranks, unless there are two workers and every sum has two terms.
+server, after the last worker, computes new master weights and new state from the sum. So sums differ from the sums of
+a fused update, where elements begin at different ranks, unless there are two workers and every sum has two terms.
 
 In a set, each worker processes its examples in microbatches, in ascending order. Products are as in lists of LAYERS,
-and the gradients of a unit are accumulated over microbatches, so they do not depend on the microbatch size. Forward,
-a worker stores the inputs of each unit in far memory. Backward, it recomputes a unit's outputs and computes the
-gradients of weights, biases and inputs from the output gradients. Input gradients are zero where the preceding ReLU
-returned zero, and are summed over all parts of a layer in ascending order. The loss of a set is summed from +0.0,
-first over microbatches in ascending order, and then over workers.
+and the gradients of a unit are accumulated over microbatches, so they do not depend on the microbatch size. In the
+forward pass, a worker stores the inputs of each unit in far memory. In the backward pass, it recomputes a unit's
+outputs and computes the gradients of weights, biases and inputs from the output gradients. Input gradients are zero
+where the preceding ReLU returned zero, and are summed over all parts of a layer in ascending order. The loss of a set
+is summed from +0.0, first over microbatches in ascending order, and then over workers.
 
 :func:`resident_set` keeps all units on each worker; :func:`streaming_set`, with two windows of weights and two
 accumulators of gradients, must produce the same bits.
@@ -91,15 +91,15 @@ def units_of(widths: Sequence[int]) -> list[Unit]:
 
 
 def accesses(units: Sequence[Unit]) -> tuple[list[int], list[int]]:
-    """Unit numbers in forward and in backward order. Backward, layers start with the last one, but parts of a layer
-    with the first one, since input gradients are summed over outputs in ascending order."""
+    """Unit numbers in forward and in backward order. In backward order, layers start with the last one, but the parts
+    of a layer start with the first one, since input gradients are summed over outputs in ascending order."""
     forward = list(range(len(units)))
     return forward, sorted(forward, key=lambda number: (-units[number].layer, units[number].first))
 
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Element counts of a FETCH or PUSH: all, zeros, and those at the format's largest magnitude.
+    """Element counts of a FETCH or PUSH: all, zeros, and elements at the format's largest magnitude.
 
     For binary32, infinities and NaNs count as saturated.
     """
@@ -192,7 +192,7 @@ class _Products:
         return ring.bits([loss]), gradient
 
     def backward(self, x: Array, upstream: Array, gradient: Bits, below: Array | None) -> Array:
-        """Accumulate a unit's gradient; return the input gradient, added to that of earlier parts, ``below``."""
+        """Accumulate a unit's gradient; return the input gradient plus ``below``, from earlier parts."""
         unit, product = self._unit, self._functions.product
         count = unit.inputs * unit.outputs
         local = np.ascontiguousarray(upstream[:, unit.first:unit.first + unit.outputs])

@@ -2,8 +2,8 @@
 
 FETCH is a BROADCAST with the server as root, in the format that its command specifies. PUSH does not read the root's
 gradients: the root updates its weights and state with the sum of the other nodes' gradients, in the order of their
-ranks after the root. In both, each node has its own addresses. The server does not compute or move activations:
-commands of a program that do so take no time there.
+ranks after the root. In both operations, each node has its own addresses. The server does not compute or move
+activations: commands of a program that do so take no time there.
 """
 
 from collections.abc import Sequence

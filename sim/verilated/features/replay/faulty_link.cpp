@@ -1,7 +1,7 @@
-// Both ends of a link that repeats words, with wires between them that can be damaged. See replay.py.
+// Both ends of a link that repeats words, and faulty wires between them. See faulty_link.py.
 //
 // A cycle is: inputs set, combinational logic settled, outputs read, rising edge. Wires are registers of the ends, so a
-// ring of as many slots as the latency carries them.
+// circular buffer with one slot per cycle of latency carries them.
 
 #include <algorithm>
 #include <array>
@@ -25,7 +25,7 @@ struct Part {
 
 struct Outcome {
     std::int64_t faults, cycles, words, controls, restarts, repeated, failed;
-    std::int64_t lost, most, measured;          // cycles without a word after a fault, where all are willing
+    std::int64_t lost, most, measured;          // cycles without a word after a fault, without stalls
     std::int64_t escaped, refused, invented, silent, hanging, overrun;
 };
 
@@ -61,7 +61,7 @@ std::uint32_t crc32(std::uint32_t crc, std::uint32_t word) {
 }
 
 constexpr std::int64_t NEVER = INT64_MAX;
-constexpr std::int64_t HANGS = 6000;  // cycles without a word, many times as long as any restart takes
+constexpr std::int64_t HANGS = 6000;  // cycles without a word: several times the duration of any restart
 
 class Link {
 public:
@@ -131,12 +131,12 @@ private:
     void edge() {
         top.clk = 1;
         top.eval();
-        top.clk = 0;  // with the inputs of the next cycle
+        top.clk = 0;  // evaluated with the inputs of the next cycle
     }
 
     std::size_t following() const { return at + 1 == forward.size() ? 0 : at + 1; }
 
-    // Words from one fault to the next: all that a fault costs comes before.
+    // Words from one fault to the next: enough that all effects of a fault come before the next one.
     std::int64_t gap() { return 40 + random.below(64); }
 
     void fault_done() {
@@ -164,7 +164,7 @@ private:
         measured_from = NEVER;
     }
 
-    // What happens to the word and the bit that come in this cycle.
+    // Applies the faults to the word and the line bit that arrive in this cycle.
     void damage(Word& w, std::uint8_t& line) {
         if (cycle < cut_until) {
             w.valid = line = 0;
@@ -194,7 +194,7 @@ private:
                 fault_done();
             }
             break;
-        case DOUBLE:  // it is there for a cycle more, in the place of the next word if there is one
+        case DOUBLE:  // present for one more cycle, in place of the next word, if any
             if (w.valid) {
                 forward[following()] = w;
                 fault_done();
@@ -254,11 +254,11 @@ private:
         }
         if (!sent.empty()) sent.pop_front();
         if (end) {
-            // The last word is right if it is the inverse of the CRC-32 of those before it.
+            // The last word is correct if it is the inverse of the CRC-32 of all words before it.
             const bool good = data == static_cast<std::uint32_t>(~received_crc);
             if (wrong) {
                 good ? ++out.silent : ++out.refused;
-                over = true;  // as a node does, which ends its command
+                over = true;  // end the run, as a node ends its command
             }
             received_crc = ~0u;
             return;
@@ -283,7 +283,7 @@ private:
         top.r___05Fring_i___05Fcheck = w.check;
         top.t___05Fring_o___05Fline = line;
         top.eval();
-        // What the wires take in this cycle.
+        // Words and line bits that enter the wires in this cycle.
         Word& put = forward[at];
         put.valid = top.t___05Fring_o___05Fvalid;
         put.data = top.t___05Fring_o___05Fdata;
@@ -311,7 +311,7 @@ private:
         }
         if (top.r___05Fcontrol___05Fvalid) {
             ++out.controls;
-            // Nothing stands behind the check of a control word.
+            // A control word has no protection other than its check.
             if (sent_controls.empty() || sent_controls.front() != top.r___05Fcontrol___05Fpayload) {
                 ++out.invented;
                 over = true;
@@ -321,7 +321,7 @@ private:
         }
         if (top.r___05Foverrun && !over) {
             over = true;
-            // A wrong end of a packet makes another packet; any other overrun is a fault of the link.
+            // A wrong end of a packet creates an additional packet; any other overrun is an error of the link.
             if (!wrong) ++out.overrun;
             else ++out.refused;
         }

@@ -54,7 +54,7 @@ def test_round_trip(centroids):
 @pytest.mark.parametrize(("centroids", "count", "bits", "words"), [
     (4, 1024, 2176, 68), (16, 1024, 4608, 144), (16, 1, 516, 20), (64, 1000, 8048, 256), (32, 33, 1189, 42)])
 def test_sizes(centroids, count, bits, words):
-    """Known sizes: n log2 k + 32 k bits, and k + log2 k ceil(n / 32) words."""
+    """Known sizes match the formulas: n log2 k + 32 k bits, and k + log2 k ceil(n / 32) words."""
     table = CentroidTable(centroids=centroids)
     assert (table.bits(count), table.words(count)) == (bits, words)
     if count % 32 == 0:
@@ -101,7 +101,7 @@ def test_errors():
     ([-3, -1, 1, 3], [0xBFFF_FFFF, 0x0000_0001, 0x4000_0001]),
     # The midpoint between zero and the smallest number of either sign is not representable; one bound is -0.0.
     (np.array([0x8000_0002, 0x8000_0001, 0, 1], np.uint32), [0x8000_0001, 0x8000_0000, 0x0000_0001]),
-    # No number is between the two largest ones, and their sum is not representable.
+    # No number is between the two largest numbers, and their sum is not representable.
     (np.array([0xFF7F_FFFF, 0, 0x7F7F_FFFE, 0x7F7F_FFFF], np.uint32), [0xFEFF_FFFE, 0x7EFF_FFFF, 0x7F7F_FFFF]),
 ])
 def test_bounds_by_hand(values, expected):
@@ -151,7 +151,7 @@ def test_nearest_of_equal_centroids():
 
 
 def test_nearest_of_no_numbers():
-    """Positive infinities and NaNs belong to the last centroid, negative ones to the first."""
+    """Positive infinities and NaNs belong to the last centroid, negative infinities and NaNs to the first."""
     table = CentroidTable(centroids=4)
     bounds = table.bounds(bits_of([-3e38, -1, 1, 3e38]))
     specials = [0x7F80_0000, 0x7FC0_0000, 0x7FFF_FFFF, 0xFF80_0000, 0xFFC0_0000, 0xFFFF_FFFF]

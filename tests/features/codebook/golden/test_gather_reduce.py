@@ -60,7 +60,7 @@ def test_a_matrix_from_a_packet():
 
 @pytest.mark.parametrize("centroids", [4, 16])
 def test_cycles(centroids):
-    """One column per cycle without a bubble, k multiplications, and the result k + 6 cycles after the last column."""
+    """A row takes one column per cycle and k multiplications; its result comes k + 6 cycles after its last column."""
     columns = centroids + 5
     always = np.ones(3 * columns + centroids + 10, bool)
     trace = trace_product(CentroidTable(centroids=centroids), [columns] * 3, willing=always, ready=always)
@@ -73,7 +73,7 @@ def test_cycles(centroids):
 
 
 def test_cycles_by_hand():
-    """With one column per row, each drain waits for the previous result, and the third row until sums are free."""
+    """With one column per row, each drain waits for the previous result; the third row waits until sums are free."""
     always = np.ones(40, bool)
     trace = trace_product(CentroidTable(centroids=4), [1, 1, 1], willing=always, ready=always)
     assert np.flatnonzero(trace.i_valid & trace.i_ready).tolist() == [0, 1, 7]

@@ -115,7 +115,7 @@ def test_groups_that_are_filled_up():
 
 
 def test_lanes():
-    """Running one job per group of outputs gives the gradient over all groups."""
+    """Jobs that each compute one group of outputs add up to the gradient over all groups."""
     generator = np.random.default_rng(2)
     indices, table, x, rows = _drawn(generator, 8, 12, 20, 16)
     unit = model.Lanes(table=table, lanes=4)

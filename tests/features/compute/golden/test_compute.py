@@ -28,7 +28,7 @@ WORDS = 1024
 
 
 def product(**changes):
-    """Instruction: 3 by 8 matrix at 0 times 8 by 5 matrix of weights, plus a bias, written to 64."""
+    """Instruction that multiplies the 3 by 8 matrix at 0 by 8 by 5 weights, adds a bias, and writes to 64."""
     return pack(gemm_layout(), {
         "kind": Kind.GEMM, "m": 3, "k": 8, "n": 5, "initial": Initial.MATRIX, "rounds": 2,
         "a": at(Place.ACTIVATIONS, 0), "stride_a": 8, "b": at(Place.WEIGHTS, 0), "stride_b": 8,
@@ -36,7 +36,7 @@ def product(**changes):
 
 
 def loss(**changes):
-    """Instruction: cross-entropy of the 3 by 5 scores at 64, with labels starting at 201."""
+    """Instruction that computes the cross-entropy of the 3 by 5 scores at 64, with labels starting at 201."""
     return pack(vector_layout(), {
         "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "rows": 3, "columns": 5,
         "source": at(Place.ACTIVATIONS, 64), "stride_source": 8, "labels": at(Place.ACTIVATIONS, 201),
@@ -94,7 +94,7 @@ class TestCentroids:
     ENGINE = Engine(rows=4, lanes=4, centroids=16)
 
     def instruction(self, memories, indices, **changes):
-        """Instruction: layer of 9 inputs, 6 outputs, 3 examples at 0, table at 16, biases at 0 and results at 64."""
+        """Instruction of a layer: 9 inputs, 6 outputs; 3 examples at 0, table at 16, biases at 0, results at 64."""
         lines = centroid_product.pack_indices(indices, 4)
         memories[Place.WEIGHTS][64:64 + lines.size] = lines.ravel()
         return pack(centroid_layout(), {

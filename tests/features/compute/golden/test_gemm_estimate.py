@@ -1,4 +1,4 @@
-"""Estimated cycles of a matrix product: steps, their sum, and the effect of estimating many panels at once."""
+"""Estimated cycles of a matrix product: steps, their sum, and the effect of estimating many panels together."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ def jobs(count, seed):
 
 
 def test_steps():
-    """Beats and loads of each step equal the loop nest's."""
+    """The beats and loads of each step match the loop nest."""
     for job in jobs(150, 1):
         outlines = list(MODEL.loops.outline(job.loops))
         expected = [tuple(len(rows) for rows in MODEL.loads(job, step)) for step in outlines]
@@ -40,7 +40,7 @@ def test_steps():
 def test_panels_left_out():
     """The estimate, which omits repeated panels, equals the sum over all steps with few exceptions."""
     errors = [abs(estimate(MODEL, job) / bound(MODEL, job) - 1) for job in jobs(150, 2)]
-    # Panels may differ from their predecessors if sometimes loads and sometimes beats take longer.
+    # Repeated panels may take different times if loads are slower in some steps, and beats in others.
     assert max(errors) < 0.1
     assert sum(error > 0 for error in errors) < 5
 

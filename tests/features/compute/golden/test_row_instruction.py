@@ -157,7 +157,7 @@ def test_gather(memories, started):
 
 
 def test_scatter(memories):
-    """Rows are added one after another; table rows that are not selected keep their bits, even of any NaN."""
+    """Rows are added one after another; table rows that are not selected keep all bits, even the bits of NaNs."""
     table = PLACES["target"][1]
     memories[Place.ACTIVATIONS][[table + 3 * STRIDE, table + 4 * STRIDE]] = 0xFFC0_0001
     outcome, before = run(memories, rows(RowFunction.SCATTER))

@@ -94,5 +94,5 @@ def test_cycles():
     assert VectorCycles().job(1, 1, loss_lane=3) == VectorCycles().job(1, 1) + 3
     single, double = (VectorCycles().job(64 * blocks, 8) for blocks in (1, 2))
     assert double - single == 64 * 9 + 16 * (12 * 8 + 8 + 17) + 1 + 2 * 511 + 55 + 1
-    # Adding the losses, one per frame, takes longer than the quotients of a few columns.
+    # Summing the losses, one per frame, takes longer than computing the quotients of a few columns.
     assert VectorCycles().job(64, 1) - VectorCycles().job(63, 1) == 2 + 16

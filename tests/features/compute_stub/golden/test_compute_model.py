@@ -1,4 +1,4 @@
-"""The golden model of COMPUTE: known answers, and its formula against its cycle-by-cycle model."""
+"""The golden model of COMPUTE: known answers, and agreement of its formula with its cycle-by-cycle model."""
 
 import numpy as np
 import pytest

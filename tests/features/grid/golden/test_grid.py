@@ -91,7 +91,7 @@ def test_order_of_additions(rows, columns):
 
 
 def test_differs_from_flat_ring():
-    """In binary32, half of the sums of eight random numbers differ from a flat ring's in the last bits."""
+    """In binary32, half of the sums of eight random numbers differ from a flat ring's sums in the last bits."""
     generator = np.random.default_rng(11)
     gradients = ring.bits(generator.standard_normal((2, 4, 4832)))
     result = update(gradients, nodes=8)
@@ -103,7 +103,7 @@ def test_differs_from_flat_ring():
 
 @pytest.mark.parametrize(("rows", "columns"), GRIDS)
 def test_words(rows, columns):
-    """Each node sends 2K(C-1)/C + 2(K/C)(R-1)/R words for a raw vector of K, in addition to headers and CRCs."""
+    """Each node sends 2K(C-1)/C + 2(K/C)(R-1)/R words for a raw vector of K words, plus headers and CRCs."""
     length = 32 * rows * columns * 8
     generator = np.random.default_rng(1)
     gradients = ring.bits(generator.standard_normal((rows, columns, length)))

@@ -53,7 +53,7 @@ def test_round_trip(density):
         words = model.encode(values)
         np.testing.assert_array_equal(model.decode(words, count), values)
         assert model.group_sizes(values).sum() == len(words)
-        # Group marks equal a full node's; elements are sent one per word.
+        # Group marks are the same as in a full node; elements are sent one per word.
         full = zero_value.encode(model.to_words(values))
         starts = np.cumsum([0, *zero_value.group_sizes(full)[:-1]])
         marks = np.cumsum([0, *model.group_sizes(values)[:-1]])

@@ -151,7 +151,7 @@ def test_scale_rounded_up_by_hand():
 
 @pytest.mark.parametrize("element", TYPES)
 def test_elements_are_those_of_ml_dtypes(element):
-    """At a scale of one, every bfloat16, and numbers near rounding thresholds, are encoded as in ml_dtypes."""
+    """At a scale of one, all bfloat16 numbers and numbers near rounding thresholds are encoded as in ml_dtypes."""
     codec, dtype = Microscaling(element=element), TYPES[element]
     largest = float(ml_dtypes.finfo(dtype).max)
     top = 2.0 ** (codec.lowest)  # exponent emax gives a scale of one
@@ -218,7 +218,7 @@ def test_integers():
 
 
 def test_order_of_codes():
-    """Codes with larger magnitude bits are larger numbers, and the sign bit negates."""
+    """Codes with larger magnitude bits represent larger numbers, and the sign bit negates a number."""
     for element in TYPES:
         codec = Microscaling(element=element)
         numbers = codec.integers(np.arange(1 << codec.code_bits)).tolist()

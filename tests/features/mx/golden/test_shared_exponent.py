@@ -118,7 +118,7 @@ def test_differences_saturate():
 
 
 def test_narrow_exponents():
-    """Outside the range of a narrow exponent field, large numbers saturate and small ones lose bits."""
+    """Outside the range of a narrow exponent field, large numbers saturate and small numbers lose bits."""
     codec = SharedExponent(block=8, subset=8, difference_bits=0, exponent_bits=4, mantissa_bits=4)
     assert (codec.lowest, codec.highest) == (120, 134)
     for value, decoded in ((255, 240), (256, 240), (1e30, 240), (2 ** -7, 2 ** -7), (2 ** -9, 2 ** -9),

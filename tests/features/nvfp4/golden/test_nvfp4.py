@@ -1,4 +1,4 @@
-"""Golden NVFP4, compared with its definition in exact fractions, and with binary32 quotients cast by ml_dtypes."""
+"""Golden NVFP4, compared with its definition in exact fractions, and with binary32 quotients cast with ml_dtypes."""
 
 import dataclasses
 from fractions import Fraction
@@ -36,7 +36,7 @@ def defined(numbers, tensor_scale):
 
 
 def numbers_of(blocks):
-    """Scales and elements of blocks, converted by ml_dtypes."""
+    """Scales and elements of blocks, converted with ml_dtypes."""
     scales = blocks.exponents.astype(np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
     return scales, blocks.codes.astype(np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float64)
 

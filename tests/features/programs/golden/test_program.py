@@ -79,7 +79,7 @@ def test_recurrence(seed):
     queues = []
 
     def remote(index):
-        """Draw a wait for a command of a random node, possibly the same one, or None."""
+        """Draw a wait for a command of a random node, possibly of this node, or None."""
         lag = int(generator.integers(0, 3))
         queue = int(generator.integers(count))
         after = min(index, lengths[queue]) if lag == 0 else lengths[queue]

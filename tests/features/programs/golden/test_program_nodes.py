@@ -71,7 +71,7 @@ def test_strict_is_an_update(nodes):
 
 
 def test_orders():
-    """All orders of execution give the same weights, but not if the update does not wait for the gradients."""
+    """All orders of execution give the same weights, unless the update does not wait for the gradients."""
     def weights(seed, *, wait):
         model = golden(3, 11)
         model.run(step(3, wait=wait), passes=3, seed=seed)

@@ -104,7 +104,7 @@ def test_relay_is_resident(layers, workers, rule):
 
 
 def test_words_of_a_microbatch():
-    """An inner layer moves inputs and outputs forward; backward it moves inputs, and gradients of both sides."""
+    """An inner layer moves inputs and outputs forward, and inputs and the gradients of both backward."""
     host = server(units_of([64, 64, 64, 64, 10]))
     _, moved = streaming_set(host, shares(1, 8, inputs=64, classes=10), settings(), microbatch=8, functions=functions)
     assert (moved[0].forward[1], moved[0].backward[1]) == (1024, 1536)

@@ -131,7 +131,7 @@ def test_bf16_is_without_loss():
 
 
 def test_bf16_against_ml_dtypes():
-    """Decoded bfloat16 weights are within half a bin."""
+    """Decoded bfloat16 weights differ from the originals by at most half a bin."""
     weights = (np.random.default_rng(1).standard_normal(4096) * 0.02).astype(ml_dtypes.bfloat16)
     table = LookupTable(format=BF16, mantissas=16)
     decoded = table.decode(table.encode(weights.view(np.uint16))).astype(np.uint16).view(ml_dtypes.bfloat16)

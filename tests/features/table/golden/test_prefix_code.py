@@ -14,7 +14,7 @@ def test_four_bits_by_hand():
     words = PrefixCode().encode([0x3F80, 0xBFC0], FOUR)
     assert words[:4].tolist() == [0x7B7A_7978, 0x7F7E_7D7C, 0x8382_8180, 0x0086_8584]
     assert words[4:6].tolist() == [0x4444_4444] * 2
-    # 1.0 is fraction 0, sign 0, code 0111. -1.5 is fraction 0.5, sign 1, code 0111. The end: zeros, 1111, and 120.
+    # 1.0 is fraction 0, sign 0, code 0111. -1.5 is fraction 0.5, sign 1, code 0111. Then come zeros, 1111, and 120.
     bits = "00000000" "0111" "00000011" "0111" "00000000" "1111" "00011110"
     assert words[6:].tolist() == [int(bits[:32][::-1], 2), int(bits[32:][::-1], 2)]
     assert PrefixCode().decode(words).tolist() == [0x3F80, 0xBFC0]

@@ -67,7 +67,7 @@ def trace_encoder(elements, keep, last, *, depth, willing, ready):
 
 
 def trace_decoder(words, *, lanes, depth, willing, ready):
-    """Trace every cycle of a decoder of whole groups, with room for ``depth`` beats and one being collected."""
+    """Trace every cycle of a decoder of whole groups, with room for ``depth`` beats and a beat being collected."""
     source, output = _Input(len(words), willing), Output(ready)
     taken = []  # per stored beat, the cycle when it leaves the memory
     opened = -1  # cycle when the mask of the last group was consumed for its output

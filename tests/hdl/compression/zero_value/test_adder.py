@@ -81,7 +81,7 @@ def test_adder_throughput(a_density, b_density):
 
 @pytest.mark.parametrize("zeros", [0, 1, 2, 5, 10, 20, 40, 60])
 def test_adder_throughput_of_bursts(zeros):
-    """Groups of zeros after a dense one pass at the rate of the output."""
+    """Groups of zeros after a dense group pass at the rate of the output."""
     vector = np.ones(GROUP * (1 + zeros) * 20, np.uint32)
     vector.reshape(20, -1)[:, GROUP:] = 0
     check_rate(model.encode(vector), model.encode(vector))

@@ -49,7 +49,7 @@ def test_parts(name):
 
 @pytest.mark.parametrize("name", FULL)
 def test_ports(name):
-    """Every memory that the ring uses is read, and written unless only the host writes it."""
+    """The ring reads each memory that it uses, and writes each of them unless only the host writes it."""
     config = FULL[name]
     with known_formats(config):
         ports = memory_ports(config, parts(config))

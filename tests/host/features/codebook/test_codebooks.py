@@ -27,7 +27,7 @@ def test_kmeans():
 
 
 def test_kmeans_is_settled():
-    """After convergence, each centroid is the mean of its nearest numbers."""
+    """After convergence, each centroid is the mean of the numbers that are nearest to it."""
     values = np.random.default_rng(1).standard_normal(2_000)
     centroids = kmeans(values, 16)
     nearest = np.abs(values[:, np.newaxis] - centroids).argmin(axis=1)
@@ -35,7 +35,7 @@ def test_kmeans_is_settled():
 
 
 def test_kmeans_leaves_no_centroid_unused():
-    """Even if equidistant initial centroids are far from all numbers, each one ends up with a number."""
+    """With equidistant initial centroids far from all numbers, each centroid still ends up with a number."""
     generator = np.random.default_rng(3)
     for count in (2, 5, 16):
         for values in (np.array([0, 1e-3, 2e-3, 3e-3, 4e-3, *np.arange(1, 13) * 1e-5, 1000.0]),
@@ -69,7 +69,7 @@ def test_mantissa_centroids():
 
 
 def test_weight_centroids():
-    """The result has the requested number of centroids, in ascending order, fitted to the finite weights."""
+    """The result has the requested number of centroids in ascending order, fitted to the finite weights."""
     assert weight_centroids([3, 1, np.nan, np.inf, 1], 4).tolist() == [1, 3, 3, 3]
     assert weight_centroids([], 4).tolist() == [0] * 4
     assert weight_centroids([-np.inf], 4).tolist() == [0] * 4
@@ -79,7 +79,7 @@ def test_weight_centroids():
 
 @pytest.mark.parametrize("name", ["table32", "centroid16", "centroid64"])
 def test_bounds_are_those_of_the_model(name):
-    """Bounds agree with an independent method for all kinds of centroids, even equal ones and zeros."""
+    """Bounds agree with an independent method for centroids of all kinds, even if some are equal or zero."""
     codec = WEIGHT_CODECS[name]
     count = codec.centroids
     for seed in range(20):

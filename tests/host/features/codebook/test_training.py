@@ -90,7 +90,7 @@ class TestValues:
         generator = np.random.default_rng(3)
         corners = np.array([0, 1, 0x7F_FFFF, 0x80_0000, 0x3F80_0000, 0x7F7F_FFFF, 0x7F80_0000, 0x7F80_0001,
                             0x7FC0_0000, 0x7FFF_FFFF], np.uint32)
-        # Whole segments of corner cases, of 64 exponents, of one exponent, and of weights with a few corner cases.
+        # Whole segments of corner cases, of 64 exponents, of one exponent, and of weights with some corner cases.
         parts = [np.resize(np.concatenate([corners, corners | 0x8000_0000]), 64),
                  np.arange(40, 104, dtype=np.uint32) << 23 | generator.integers(0, 1 << 23, 64, dtype=np.uint32),
                  np.uint32(0x3F80_0000) | generator.integers(0, 1 << 23, 64, dtype=np.uint32),
@@ -116,7 +116,7 @@ class TestValues:
                 assert ((decoded == 0) == (master == 0)).all()
 
     def test_numbers_of_all_kinds_through_centroids(self):
-        """Infinities and NaNs become the outermost centroids, and a number halfway between two the lower one."""
+        """Infinities and NaNs map to the outermost centroids, numbers midway between two to the lower one."""
         numbers = np.linspace(-2, 1.75, 16, dtype=np.float32)
         above = np.nextafter(np.float32(1.625), np.float32(2))
         special = [np.inf, -np.inf, np.nan, 0, -0.0, 1e-45, 1.625, above, -1.875]
@@ -167,7 +167,7 @@ class TestLoading:
                     reference.bind(centroids)
 
     def test_written_during_an_update(self):
-        """A codebook that is written while an update sends words is used only from the next update on."""
+        """If a codebook is written while an update sends words, it is used only from the next update on."""
         generator = np.random.default_rng(6)
         weights = random(generator, 900)
         with open_nodes("centroid16", 2) as (ring, simulation):
@@ -218,7 +218,7 @@ def test_random_damage_never_hangs(name):
             ring.memory.write_gradients(list(gradients))
             traffic = reference.step(gradients, SETTINGS)
             rank = int(generator.integers(0, 3))
-            # Except in the first runs, damage the gather.
+            # Damage the gather in all runs except the first ones.
             first = 0 if number < 3 else int(traffic.scatter_words[:, rank].sum() * 0.6)
             link = simulation.links[rank]
             word = link.status().words_carried + int(generator.integers(first, traffic.words[rank]))

@@ -33,7 +33,7 @@ def test_shapes():
 def test_dense_layer(seed):
     """Outputs and gradients match a dense layer; a centroid's gradient is the sum of its weights' gradients.
 
-    Additions are in a different order than in the dense layer, so the last bits differ.
+    The order of additions differs from the dense layer's, and so do the last bits.
     """
     codebook, layer, parameters, x, upstream = _layer(seed)
     dense = Linear(24, 10)

@@ -1,4 +1,4 @@
-"""Training on golden nodes that compute: the same bits as on the host, words written, and rejected runs."""
+"""Training on golden nodes that compute: results bit-identical to the host's, words written, and rejected runs."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -34,7 +34,7 @@ def on_host(config):
 
 
 def host_task(data, config):
-    """A task with the same layers, each starting at a new group of elements."""
+    """A task with the same layers, where each layer starts at a new group of elements."""
     return Classifier(data, config.hidden, align=GROUP)
 
 
@@ -59,7 +59,7 @@ class TestSameBits:
         assert training.bit_exact is (True if check else None)
 
     def test_default_layers(self, data):
-        """The README's model computes the same weights if each layer is padded to whole groups."""
+        """The README's model trains to the same weights if each layer is padded to whole groups."""
         config = TrainingConfig(max_steps=3, compute="node", overlap="none")
         ring, other = engine_ring(4), GoldenRing(4)
         training = train(ring, data, config)
@@ -79,7 +79,7 @@ class TestSameBits:
         np.testing.assert_array_equal(ring.master, other.master)
 
     def test_density(self, few):
-        """With a density, the host sends commands one by one, as nodes drop elements before each update."""
+        """With a density, the host sends commands one by one, since nodes drop elements before each update."""
         config = dataclasses.replace(CONFIG, density=0.3, overlap=None, optimizer=create(OptimizerName.ADAM))
         ring, other = engine_ring(2), GoldenRing(2)
         training = train(ring, few, config)
@@ -124,7 +124,7 @@ class TestSteps:
         assert (training.losses, training.measures) == (plain[1].losses, plain[1].measures)
 
     def test_loads(self, few):
-        """Shares of batches of 17, 17 and 16 examples have two sizes; each change loads new programs."""
+        """Batches of 17, 17 and 16 examples give shares of two sizes; each change loads new programs."""
         ring = engine_ring(2)
         training = train(ring, few, CONFIG)
         assert [step.schedule for step in training.steps] == ["none"] * 7
@@ -209,7 +209,7 @@ class TestDivergence:
 
 class TestNodes:
     def test_room(self, data):
-        """The engine has rows for the multiply-adds, and the activation memory is doubled where needed."""
+        """The engine has enough rows for the multiply-adds; the activation memory is doubled if necessary."""
         task = Classifier(data, (64,), align=GROUP)
         config = TrainingConfig(compute="node")
         engine = engine_node(NodeConfig(), task, config, nodes=4)

@@ -34,9 +34,9 @@ NODES = 3
 NODE = rings.CONFIGS["centroid"]
 #: A word that never occurs as a result.
 POISON = np.uint32(0x7FC0_0001)
-#: Time-out in cycles of a queue that waits for the other queue.
+#: Time-out in cycles for a queue that waits for the other queue.
 TIMEOUT = 40_000
-#: Layers of 544 and 96 elements, shares of 8 and 7 examples alternately, and a codebook refresh in between.
+#: Layers of 544 and 96 elements, alternating shares of 8 and 7 examples, and a codebook refresh in between.
 CONFIG = TrainingConfig(max_steps=6, batch=24, hidden=(8,), refresh=3, macs=4, compute="node", compute_format="bf16",
                         optimizer=SGD(learning_rate=0.2, momentum=0.9))
 
@@ -64,7 +64,7 @@ def contents(ring, length):
 
 def test_same_bits(task):
     """Weights, masters, momenta, losses and accuracies equal those computed on the host, with every schedule and
-    without one. The cycles of a step are the sum of its parts."""
+    without one. A step takes the sum of the cycles of its parts."""
     check_run(NODE, task, CONFIG, nodes=NODES)
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         expected = train(ring, task, dataclasses.replace(CONFIG, compute="host"))
@@ -83,7 +83,7 @@ def test_same_bits(task):
 
 def test_tables(data, task):
     """Tables of centroids that nodes train with products of indices are bit-identical to tables trained on the host,
-    with and without a schedule, and take 16 multiplications for each output."""
+    with and without a schedule, and each output takes 16 multiplications."""
     dense = Classifier(data, CONFIG.hidden)
     dense.initialize(2)
     few = Dataset(data.train_x[:93], data.train_y[:93], data.test_x[:50], data.test_y[:50], data.classes)
@@ -100,7 +100,7 @@ def test_tables(data, task):
                 assert np.array_equal(actual, wanted), overlap
             assert [step.loss for step in training.steps] == [step.loss for step in expected.steps]
             assert (training.losses, training.measures) == (expected.losses, expected.measures)
-        # Shares of 7 examples take as long as shares of 8, and 10 outputs take as long as 12.
+        # Shares of 7 examples cost the same as shares of 8, and 10 outputs cost the same as 12.
         assert {step.centroid_multiplications for step in training.steps} == {16 * NODES * 8 * (2 * (8 + 12) + 8)}
 
 
@@ -142,7 +142,7 @@ def test_words_to_a_node(task, monkeypatch):
                 again = examples != before[0][rank]
                 programs[rank] += again
                 assert sent[Opcode.WRITE_MEMORY] == examples * (64 + 1)
-                # The learning rate is written in every step, the number of examples only if the batch size changes.
+                # The learning rate is written in every step, but the number of examples only if it changes.
                 assert sent[Opcode.WRITE_REGISTER] == 1 + loaded
                 # Four lists of sixteen words each, only for nodes with a share of a different size.
                 assert sent[Opcode.LOAD_PROGRAM] == 16 * 4 * again
@@ -169,7 +169,7 @@ def test_refused_list(task):
 
 
 def test_dead_read(task):
-    """A list that reads the first layer's output under another buffer's number ends the run, and the error gives the
+    """If a list reads the first layer's output under another buffer's number, the run ends, and the error gives the
     node, the instruction and the row."""
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         for overlap in (None, "none"):

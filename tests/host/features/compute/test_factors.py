@@ -22,7 +22,7 @@ def test_are_legal_for_fewer_examples(array, sizes, name):
 
 
 def test_large_products():
-    """Cycles of a product that takes millions of cycles are computed without simulating each cycle."""
+    """The cycles of a product that runs for millions of cycles are computed without simulating each one."""
     job = GemmJob(m=160, k=128, n=104, **best_factors(ARRAY, (160, 128, 104)))
     assert ARRAY.model.legal(job)
     assert ARRAY.model.loops.cycles(job.loops) < 1.1 * 160 * 128 * 104 / 16

@@ -27,7 +27,7 @@ def engine_of(array):
 
 
 def memories_of(model, lists, words=WORDS):
-    """Memories that hold the parameters and the lists; all words that the lists will write are NaN."""
+    """Memories that hold the parameters and the lists; words that the lists will write are initially NaN."""
     empty = np.full(words, 0x7FC0_0001, np.uint32)
     gradients = np.zeros(model.size, np.uint32)
     gradients[model.places] = empty[0]
@@ -38,7 +38,7 @@ def memories_of(model, lists, words=WORDS):
 
 
 def give(memories, lists, x, labels):
-    """Write a batch as the host does."""
+    """Write a batch in the same way as the host."""
     places = lists.places
     rows = np.zeros((len(x), places.stride(x.shape[1])), np.float32)
     rows[:, :x.shape[1]] = x
@@ -47,7 +47,7 @@ def give(memories, lists, x, labels):
 
 
 def run(memories, lists, array, length):
-    """Run all lists and return the details of their events."""
+    """Run all lists and return the details of the resulting events."""
     engine, details = engine_of(array), []
     for command in lists.commands:
         outcome = engine.run(memories, base=command.fields["weight_base"], length=length)
@@ -76,7 +76,7 @@ def test_are_the_model(widths, array, most, batches):
         model.parameters[model.places] += generator.standard_normal(len(model.places)).astype(np.float32) / 8
         x = generator.standard_normal((count, inputs)).astype(np.float32)
         labels = generator.integers(0, outputs, count)
-        if seed == 1:  # leads to an infinite score and NaNs
+        if seed == 1:  # gives an infinite score and NaNs
             x[0, 0], x[-1, -1] = np.inf, -0.0
         memories = memories_of(model, lists)
         give(memories, lists, x, labels)
@@ -103,7 +103,7 @@ def shared_layers(model, centroids=CENTROIDS):
     ((64, 64, 10), Array(rows=4, lanes=4), 30, (30, 1)), ((8, 4, 12, 3), Array(rows=1, lanes=2), 9, (9, 4)),
     ((16, 8, 5), Array(rows=2, lanes=8), 17, (17, 8)), ((4, 9), Array(rows=2, lanes=4), 5, (5,))], ids=str)
 def test_tables(widths, array, most, batches):
-    """Layers with tables of k centroids give the model's losses and gradients, with k products per output."""
+    """Layers with tables of k centroids match the model's losses and gradients, and take k products per output."""
     inputs, *hidden, outputs = widths
     generator = np.random.default_rng(1)
     for seed, count in enumerate(batches):
@@ -120,7 +120,7 @@ def test_tables(widths, array, most, batches):
         loss, gradient = model.differentiate(x, labels)
         assert memories[Place.ACTIVATIONS][lists.places.loss] == np.float32(loss).view(np.uint32)
         np.testing.assert_array_equal(memories[Place.GRADIENTS], gradient.view(np.uint32))
-        # Forward passes and table gradients produce outputs; backward passes produce inputs of inner layers.
+        # Forward passes and table gradients compute outputs; backward passes compute inputs of inner layers.
         made = 2 * sum(-(-width // array.lanes) for width in widths[1:]) + sum(
             width // array.lanes for width in widths[1:-1])
         assert sum(detail >> MULTIPLIED_BIT for detail in details) == CENTROIDS * made * -(-count // 8) * 8
@@ -171,7 +171,7 @@ def test_lists():
     lists = compile_lists(layers_of((64, 64, 10)), array=Array(rows=4, lanes=4), examples=30, words=WORDS)
     assert [command.name for command in lists.commands] == ["forward 1", "forward 2", "backward 2", "backward 1"]
     assert {command.operation for command in lists.commands} == {"LAYERS"}
-    # Instructions including END; a group of 32 words holds two of them.
+    # Lengths in instructions, including END; a group of 32 words holds two instructions.
     assert np.diff([command.fields["weight_base"] for command in lists.commands]).tolist() == [32, 64, 64]
     assert len(lists.words) == (2 + 4 + 4 + 4) * INSTRUCTION_WORDS
     # Scores have no separate buffer: they share the buffer of the hidden layer's gradients.
@@ -201,7 +201,7 @@ def test_bases_that_operands_have_no_bits_for():
 
 
 def test_numbers_of_buffers():
-    """Buffers are numbered from 1 in plan order, followed by the lists; from 256 on the number is 0."""
+    """Buffers are numbered from 1 in plan order, then the lists; numbers above 255 are replaced by 0."""
     few, many = (Activations(layers=layers_of([8] * count), examples=1, lanes=4) for count in (3, 130))
     assert [few.owner(name) for name in (*few.rooms, "lists")] == list(range(1, len(few.rooms) + 2))
     numbers = [many.owner(name) for name in (*many.rooms, "lists")]

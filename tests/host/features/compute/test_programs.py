@@ -1,4 +1,4 @@
-"""Programs with compute commands give the same weights under every schedule and in every order."""
+"""Programs with compute commands give equal weights under every schedule and in every order."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def compiled(schedule, lists, lengths=SHARES):
 
 @pytest.mark.parametrize("schedule", ["none", "strict", "layers", "chunks:2"])
 def test_a_step_is_that_of_the_host(model, schedule):
-    """Steps run by a program give the same weights and losses as fused updates with the host's gradients."""
+    """Steps run by a program match the weights and losses of fused updates with gradients from the host."""
     layers = layers_of(WIDTHS)
     lists = compile_lists(layers, array=Array(rows=2, lanes=4), examples=max(SHARES), words=WORDS)
     program = compiled(schedule, lists)
@@ -66,8 +66,8 @@ def test_a_step_is_that_of_the_host(model, schedule):
 
 @pytest.mark.parametrize("behind", [0, 1, 2, 3])
 def test_passes_that_overlap(model, behind):
-    """In each pass, layers compute with the newest weights, or with weights that are one update older, as on the
-    host. Even and odd passes use separate addresses for inputs, labels and lists."""
+    """In each pass, layers use the newest weights, or weights that are one update older, as on the host. Even and odd
+    passes use separate addresses for inputs, labels and lists."""
     layers = layers_of(WIDTHS)
     distance = 1024
     copies = Copies(layers=behind, distance=distance)

@@ -1,4 +1,4 @@
-"""The text model on golden nodes that compute: the same bits as on the host, and rejected options."""
+"""The text model on golden nodes that compute: bit-identical results, and rejected options."""
 
 import dataclasses
 
@@ -35,7 +35,7 @@ class TestSameBits:
     @pytest.mark.parametrize(("nodes", "words"), [(1, WORDS), (2, 2 * WORDS), (4, WORDS), (4, 2 * WORDS)])
     def test_as_on_the_host(self, text, nodes, words):
         """Weights, moments, losses and held-out losses of 20 steps equal those computed on the host. Shares have up
-        to seven sequences, which run in pairs if memory has enough room."""
+        to seven sequences, which run in pairs if the memory has enough room."""
         ring, other = ring_of(nodes, words=words), GoldenRing(nodes)
         training = train(ring, CharacterModel(text), CONFIG)
         expected = train(other, CharacterModel(text), on_host(CONFIG))
@@ -52,7 +52,7 @@ class TestSameBits:
         assert all(step.mask_cycles == 0 for step in training.steps)
 
     def test_host_computes_nothing(self, text, monkeypatch):
-        """Without comparison, steps give the same bits although the host never runs the model."""
+        """Without comparison, the bits of all steps are unchanged although the host never runs the model."""
         other = GoldenRing(2)
         train(other, CharacterModel(text), on_host(SHORT))
         ring = ring_of(2)
@@ -87,7 +87,7 @@ class TestSteps:
         assert run.executor.training.steps[0].compute_cycles is None  # not modelled
 
     def test_together(self, text):
-        """Shares of four and three sequences run in pairs, and the last pair is completed by padding."""
+        """Shares of four and three sequences run in pairs, and padding completes the last pair."""
         ring = ring_of(2, words=2 * WORDS)
         written = written_to(ring)
         run = make_trainer(ring, CharacterModel(text), SHORT)
@@ -137,8 +137,8 @@ class TestSteps:
 
 class TestNodes:
     def test_room(self, text):
-        """Nodes get all features that the lists need, and room for two sequences at a time; with less room, sequences
-        run one at a time."""
+        """Nodes get all features that the lists need, and room for two sequences at a time. If there is less room,
+        sequences run one at a time."""
         node = engine_node(NodeConfig(), CharacterModel(text), CONFIG, nodes=4)
         assert node == NodeConfig(masking=False, programs=Programs(), compute=Compute(
             rows=4, activations=2 * WORDS, scale_mask=True, sequences=True, buffer_tags=True))

@@ -1,4 +1,4 @@
-"""Lists of the text model: the golden engine computes the host's activations, losses and gradients."""
+"""Lists of the text model: the golden engine matches the host's activations, losses and gradients."""
 
 import collections
 import dataclasses
@@ -24,7 +24,7 @@ WORDS = 32_768
 NAN = 0x7FC0_0001
 ARRAY = Array(rows=4, lanes=4)
 TEXT = TransformerConfig()
-#: Two layers with split lists, heads of four elements, and a context that is not a multiple of the lanes.
+#: Two layers with split lists, heads of four elements, and a context that is no multiple of the lanes.
 SMALL = TransformerConfig(width=16, heads=4, layers=2, hidden=12, context=6, characters=8)
 
 
@@ -41,7 +41,7 @@ def sequences_of(config, lengths):
 
 
 def memories_of(model, lists, sequences):
-    """Memories that hold parameters, lists and sequences; all words to be written are NaN."""
+    """Memories that hold parameters, lists and sequences; words that will be written are initially NaN."""
     memories = {Place.ACTIVATIONS: np.full(WORDS, NAN, np.uint32), Place.WEIGHTS: model.parameters.view(np.uint32),
                 Place.GRADIENTS: np.full(model.size, NAN, np.uint32)}
     activations = memories[Place.ACTIVATIONS]
@@ -73,8 +73,8 @@ def run(memories, lists, array, count):
     (SMALL, Array(rows=2, lanes=4), (4, 6, 5), False, 2), (SMALL, ARRAY, (6, 2, 3, 6, 6, 1), True, 3),
 ], ids=str)
 def test_are_the_model(config, array, lengths, again, together):
-    """Losses and all gradients of a share match bit for bit, and otherwise only buffers are written. Sequences have
-    the same bits in groups and one by one, even in a group completed by padding."""
+    """Losses and all gradients of a share match bit for bit, and nothing else is written except buffers. Sequences
+    have the same bits in groups and one by one, even in a group completed by padding."""
     lists = compile_text(config, array=array, sequences=len(lengths), words=WORDS, scaled_again=again,
                          together=together)
     for seed in range(2):
@@ -92,7 +92,7 @@ def test_are_the_model(config, array, lengths, again, together):
 
 
 def instructions_of(lists, bases, length=16):
-    """The checked instructions of each list, and their words including the END instruction."""
+    """For each list, its checked instructions, and its words including the END instruction."""
     memories = {space: np.broadcast_to(np.uint32(0), 1 << 20) for space in (Place.WEIGHTS, Place.GRADIENTS)}
     memories[Place.ACTIVATIONS] = np.concatenate([np.zeros(lists.base, np.uint32), lists.words])
     for base in bases:
@@ -103,7 +103,7 @@ def instructions_of(lists, bases, length=16):
 
 @pytest.mark.parametrize("length", [16, 7])
 def test_activations(length):
-    """Each written buffer is bit-identical to the result of the step program, even in rows of padding."""
+    """Each written buffer is bit-identical to the result of the step program, even in its padding rows."""
     lists = compile_text(TEXT, array=ARRAY, sequences=1, words=WORDS)
     model, (sequence,) = model_of(TEXT, 5), sequences_of(TEXT, [length])
     memories = memories_of(model, lists, [sequence])
@@ -137,7 +137,7 @@ def test_activations(length):
 @pytest.mark.parametrize(("again", "together", "naive", "strict", "live"), [
     (False, 1, 21_600, 11_808, 9_312), (True, 1, 23_136, 12_352, 7_776), (False, 2, 43_104, 23_584, 18_528)])
 def test_words(again, together, naive, strict, live):
-    """Words of a group's buffers; with the sharing rule, no more words are needed than are live."""
+    """Words needed by a group's buffers; with the sharing rule, these are no more than the live words."""
     lists = compile_text(TEXT, array=ARRAY, sequences=4, words=WORDS, scaled_again=again, together=together)
     profiles = [program.profile(rooms_of(lists.plan), engine_of(ARRAY)) for program in lists.programs]
     assert {profile.digest for profile in profiles} == {lists.plan.digest}
@@ -159,8 +159,8 @@ def test_multiplications():
 
 
 def cycles_of(lists, bases):
-    """Modelled cycles of lists by unit, with column sums separate from other products, for a text with repeated
-    characters."""
+    """Modelled cycles of lists by unit, for a text with repeated characters. Column sums are counted separately from
+    other products."""
     model = ListCycles(ARRAY, length=16, words=WORDS, characters=encode("the first of all"))
     cycles = collections.Counter()
     for instructions, words in instructions_of(lists, bases):
@@ -174,8 +174,8 @@ def cycles_of(lists, bases):
 @pytest.mark.parametrize(("together", "first", "further"), [
     (1, (42_950, 67_500), (46_032, 70_000)), (2, (84_278, 127_500), (87_360, 130_000))])
 def test_cycles(together, first, further):
-    """Modelled cycles of the first and further sequences of 16 in a share, on 4 by 4 units. In pairs, each sequence
-    takes less than 66,000 cycles, and units are busy for 0.85 of the time of products and column sums."""
+    """Modelled cycles of the first and of further sequences of 16 in a share, on 4 by 4 units. In pairs, each
+    sequence takes less than 66,000 cycles; units are busy for 0.85 of the time of products and column sums."""
     lists = compile_text(TEXT, array=ARRAY, sequences=4, words=WORDS, together=together)
     forward = cycles_of(lists, lists.forward)
     for backward, (products, most) in ((lists.first, first), (lists.further, further)):

@@ -1,4 +1,4 @@
-"""The text model on Verilated nodes that compute: the same bits as on a host, and cycles per sequence."""
+"""The text model on Verilated nodes that compute: bits equal to the host's, and cycles per sequence."""
 
 import dataclasses
 
@@ -31,13 +31,13 @@ def node(text):
 
 
 def node_of(text):
-    """A node with room for all runs here, a third queue, and a far memory."""
+    """A node with enough room for all runs in this file, a third queue, and a far memory."""
     task = CharacterModel(text)
     return engine_node(engine_node(NodeConfig(), task, CONFIG, nodes=4), task, FAR, nodes=4)
 
 
 def test_same_bits(text, node):
-    """Weights, moments, losses and held-out losses of four steps on four nodes equal those on the host."""
+    """Weights, moments, losses and held-out losses of four steps on four nodes equal the host's."""
     check_run(node, CharacterModel(text), CONFIG, nodes=4)
     other = GoldenRing(4)
     expected = train(other, CharacterModel(text), dataclasses.replace(CONFIG, compute="host"))

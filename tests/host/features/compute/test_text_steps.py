@@ -1,4 +1,4 @@
-"""The text model as the steps of a node: its buffers, its memory plans, and results with planned memory."""
+"""The text model as the steps of a node: buffers, memory plans, and results in planned memory."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from host.models.text import Batch
 from host.models.transformer import Transformer, TransformerConfig
 from sim.arithmetic.functions import column_sums
 
-#: For each program: options, words without sharing, with the strict rule, and with sharing; and live words.
+#: Each program's options; its words without sharing, with the strict rule and with sharing; its live words.
 PROGRAMS = {
     "as it is": ({}, 27_024, 13_888, 9_344, 9_344),
     "normals scaled again": ({"scaled_again": True}, 28_560, 14_400, 7_808, 7_808),
@@ -35,7 +35,7 @@ def test_words(name):
 
 
 def test_multiplications():
-    """The backward pass of a sequence of 16 takes twice the multiplications of the forward pass."""
+    """For a sequence of 16, the backward pass takes twice the multiplications of the forward pass."""
     steps = text_program().steps
     dense = 32 * 96 + 32 * 32 + 2 * 32 * 96 + 32 * 64
     assert sum(step.multiplications for step in steps) == 3 * (16 * dense + 2 * 2 * 16 * 16 * 16) == 638_976
@@ -69,7 +69,7 @@ def test_same_bits(config, lengths, name):
 
 
 def test_too_few_words():
-    """If two buffers are made to overlap, results differ."""
+    """If two buffers are made to overlap, the results change."""
     model = Transformer(SMALL)
     model.initialize(0)
     gradients = []

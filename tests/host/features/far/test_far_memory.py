@@ -1,4 +1,4 @@
-"""Simulated nodes with a far memory: a step with each policy, and a far memory that does not respond."""
+"""Simulated nodes with a far memory: a step with each policy, and a far memory without responses."""
 
 import numpy as np
 import pytest

@@ -40,7 +40,7 @@ def batch(seed):
 
 
 def program_of(layers, lists, nodes=1):
-    """Program of a step that consists of its lists and moves and one fused update."""
+    """Program of a step, which consists of the given lists and moves and one fused update."""
     return build(Schedule(Kind.NONE), layers, nodes=nodes, costs=Costs(examples=EXAMPLES),
                  computed=Computed(lists.commands, [EXAMPLES] * nodes))
 
@@ -104,7 +104,7 @@ def test_wrong_plans(wrong, message):
 
 
 def test_chain():
-    """A chain can be built with measured cycles instead of modelled ones."""
+    """A chain can be built with measured cycles in place of the modelled ones."""
     layers = layers_of((16, 16, 16, 10))
     cycles = {f"{name} {number}": 100 * number + len(name)
               for name in ("forward", "backward") for number in (1, 2, 3)}

@@ -28,7 +28,7 @@ def operations_of(config=TEXT, array=ARRAY):
 
 
 class Owned(ProgramNodes):
-    """Nodes with row owners; they also record the end of the highest buffer word that was written."""
+    """Nodes with row owners that also record the address after the highest buffer word that was written."""
 
     def __init__(self, lists, **options):
         super().__init__(1, **options)
@@ -107,7 +107,7 @@ def test_are_the_model(kind, share, rate):
 
 @pytest.mark.parametrize(("config", "array"), [(TEXT, ARRAY), (SMALL, Array(rows=2, lanes=4))], ids=["text", "small"])
 def test_random_policies(config, array):
-    """Random policies give correct results, for the text model and for one with two layers and 13 maps."""
+    """Random policies give correct results for the text model, and for one with two layers and 13 maps."""
     operations = operations_of(config, array)
     chain = operations.chain(further=False)
     for seed in range(4):
@@ -124,8 +124,8 @@ def test_random_policies(config, array):
 
 
 def test_cycles():
-    """For a sequence that keeps all maps, the modelled cycles of all lists equal the cycles of its chain, and nearly
-    equal the cycles of undivided lists."""
+    """For a sequence that keeps all maps, the modelled cycles of all lists equal the cycles of its chain, and are
+    close to the cycles of undivided lists."""
     operations = operations_of()
     for further, whole in ((False, 67_700), (True, 70_337)):
         chain = operations.chain(further=further)
@@ -148,7 +148,7 @@ class TestFit:
     @pytest.mark.parametrize(("kind", "words", "cycles", "moved", "again"), [
         ("swap", 5696, 1.0, 5120, 0), ("recompute", 5728, 1.062, 0, 57_344), ("mixed", 5696, 1.0, 5120, 0)])
     def test_words(self, kind, words, cycles, moved, again):
-        """For each kind of plan, all buffers of a sequence fit in 6,144 words, at the given costs."""
+        """For each kind of plan, the buffers of a sequence fit in 6,144 words, and its costs are as expected."""
         lists = self.lists_of(kind)
         timeline = lists.plan.decision.run
         assert (lists.base, timeline.far_words, timeline.multiplications) == (words, moved, again)

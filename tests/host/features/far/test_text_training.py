@@ -27,7 +27,7 @@ WORDS = 16_384
 
 @pytest.fixture(scope="module")
 def expected(text):
-    """A ring of three nodes that was trained with gradients of the host, and its training results."""
+    """A ring of three nodes that was trained with gradients from the host, and its training results."""
     ring = GoldenRing(3)
     return ring, train(ring, CharacterModel(text), dataclasses.replace(CONFIG, compute="host", far=None))
 

@@ -31,5 +31,5 @@ class Grid(GoldenGrid):
         self.switched.append(plan)
 
     def lose(self, words):
-        """Make the given number of words from the first node appear lost."""
+        """Make it appear that the given number of words from the first node have been lost."""
         self.golden.counters["WORDS_RECEIVED"][1] -= words

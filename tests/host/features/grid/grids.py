@@ -25,7 +25,7 @@ ROUNDS = NodeConfig(
 
 @contextlib.contextmanager
 def open_grid(rows, columns, *, config=CONFIG, latency=3, faults=None):
-    """A grid of nodes, and its simulation with links in the order of Topology.links."""
+    """Open a grid of nodes, and its simulation with the links in the order of Topology.links."""
     links = Topology(rows, columns).links
     wiring = [((node, port), (end, port)) for (node, port), end in links.items()]
     simulation = VerilatedRing(library(config), nodes=rows * columns, wiring=wiring)

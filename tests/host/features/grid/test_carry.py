@@ -24,7 +24,7 @@ LENGTH = 700
 
 
 class Model:
-    """Golden model of the active nodes, with the residuals and errors of every node of the grid."""
+    """Golden model of the active nodes, with the residuals and errors of all nodes of the grid."""
 
     def __init__(self, config, plan, weights):
         self.codecs = {"weight_codec": CODECS[config.weights.codec], "gradient_codec": CODECS[config.gradients]}
@@ -80,7 +80,7 @@ CHANGES = ["", "card1", "", "node5", "card0 node5"]
 
 @pytest.mark.parametrize(("name", "packed", "errors"), [("mx9", False, False), ("engines", True, True)])
 def test_training_through_changes(name, packed, errors):
-    """While nodes leave and join between steps, memories match the golden model after each change and step."""
+    """Nodes leave and join between steps, and memories match the golden model after each change and step."""
     config = CONFIGS[name]
     generator = np.random.default_rng(len(name))
     weights = random(generator, LENGTH)
@@ -135,7 +135,7 @@ def test_impossible(old, new, length, message):
 
 
 def test_rings_apart():
-    """If rows are separate rings, each ring has the whole vector, and nothing can be handed over."""
+    """If each row is a separate ring, every ring has the whole vector, and nothing can be handed over."""
     plan = Topology(2, 2).plan(Shape.HORIZONTAL)
     ring = Ring([Device(None, NodeConfig()) for _ in range(4)])
     refuses("Elements must have one owner each, not 2: nodes of one flat ring or of a grid own each element once",

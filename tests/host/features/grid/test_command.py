@@ -16,7 +16,7 @@ STEPS = ("--steps", 9, "--interval", 3)
 
 
 def test_leave_and_come(run, succeed, nodes_of, tmp_path, monkeypatch):
-    """A run with 8, 4, 8, 8 and 7 nodes, as a card, a link and a node leave, equals the golden model in each step.
+    """A run with 8, 4, 8, 8 and 7 nodes, while a card, a link and a node leave, equals the golden model in each step.
     Runs resumed before, at and after a change have the same bits and report the same figures."""
     nodes_of("engines")
     whole, save = tmp_path / "whole", checkpoint.save
@@ -85,7 +85,7 @@ def test_faults(succeed, nodes_of, tmp_path):
 
 
 def test_density_and_comparison(succeed, nodes_of, tmp_path):
-    """Sparse gradients in two dimensions, with errors handed to heirs, and a dense run for comparison."""
+    """Sparse gradients in two dimensions, with errors given to heirs, and a dense run for comparison."""
     nodes_of("engines")
     succeed(*RUN, "--steps", 5, "--interval", 5, "--density", 0.3, "--compare", "--disable", "node6@1,card0@3",
             "--enable", "node6@2", "--output", tmp_path)
@@ -99,7 +99,7 @@ def test_density_and_comparison(succeed, nodes_of, tmp_path):
 
 
 def test_memories_of_the_fewest(run, monkeypatch):
-    """Blocks are largest with the fewest nodes: here a single node has all 22,810 parameters."""
+    """Memories have room for the largest blocks: here a single node has all 22,810 parameters."""
     @contextlib.contextmanager
     def show(config, *, nodes, grid, **options):
         raise ValueError(f"{config.memories.state} words, {config.topology.ports} ports, {nodes} nodes, {grid}")

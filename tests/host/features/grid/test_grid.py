@@ -1,4 +1,4 @@
-"""Grids with parts that can be enabled and disabled: host/features/grid/grid.py."""
+"""Grids with parts that can be disabled and enabled again: host/features/grid/grid.py."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def parts(text):
 
 
 def follow(grid, plan, node, port):
-    """Node and port that receive a node's words from a port, and the number of bypassed nodes on the way."""
+    """Node and port that receive the words a node sends on a port, and the number of bypassed nodes."""
     passed = 0
     while True:
         assert (node, port) in grid.enabled_links, f"words over a disabled link of node {node}"
@@ -58,7 +58,7 @@ def check(grid, plan):
 
 
 def test_known_flat_ring():
-    """A flat ring on 2 x 4 goes right, down, right, down: each node receives and sends by different ports."""
+    """A flat ring on 2 x 4 goes right, down, right, down: each node receives and sends on different ports."""
     plan = Topology(2, 4).plan(Shape.FLAT)
     assert [divmod(node, 4) for node in plan.rings[0]] == [
         (0, 0), (0, 1), (1, 1), (1, 2), (0, 2), (0, 3), (1, 3), (1, 0)]
@@ -99,7 +99,7 @@ def test_two_by_two(disabled, shape, rings, scale):
 
 
 def test_scale_of_rings_apart():
-    """Nodes of separate rings average over the members of their own ring."""
+    """If rows are separate rings, each node averages over the members of its own ring."""
     plan = Topology(2, 2).disable(Part(Kind.NODE, 3)).plan(Shape.HORIZONTAL)
     assert [plan.gradient_scale(node) for node in plan.active] == [1 / 2, 1 / 2, 1]
 

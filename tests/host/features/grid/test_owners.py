@@ -18,7 +18,7 @@ def plan_of(rows, columns, disabled="", shape=Shape.FLAT):
 
 
 def random_plan(generator, rows, columns):
-    """Plan with random nodes and cards disabled, such that each element has exactly one owner."""
+    """Plan with random nodes and cards disabled where each element has exactly one owner."""
     while True:
         off = [f"node{node}" for node in range(rows * columns) if generator.random() < 0.25]
         off += [f"card{row}" for row in range(rows) if generator.random() < 0.2]
@@ -49,7 +49,7 @@ class TestOwners:
             assert index.tolist() == expected
 
     def test_grid_of_the_golden_model(self):
-        """Owners match the golden update in two dimensions, even if a column is bypassed."""
+        """Owners match the golden update in two dimensions, even if a row and a column are bypassed."""
         for rows, columns, disabled in ((2, 4, ""), (3, 2, ""), (4, 4, "card2 node1 node5 node13")):
             plan = plan_of(rows, columns, disabled, Shape.GRID)
             left = sorted({node // columns for node in plan.active}), sorted({node % columns for node in plan.active})
@@ -62,7 +62,7 @@ class TestOwners:
 
     @pytest.mark.parametrize("shape", [Shape.HORIZONTAL, Shape.VERTICAL])
     def test_rings_apart(self, shape):
-        """The owners in each separate ring together own all elements."""
+        """In each of the separate rings, the owners together own all elements."""
         plan = plan_of(2, 3, shape=shape)
         owned = owners(plan, 300)
         for ring in plan.rings:
@@ -73,7 +73,7 @@ class TestOwners:
 
 
 def test_owners_of_random_plans():
-    """For random changes of plans, each element has one owner, and elements with new owners are counted."""
+    """After random changes of plans, each element has one owner; elements with new owners are counted."""
     generator = np.random.default_rng(7)
     for _ in range(200):
         rows, columns = (int(generator.integers(1, 5)) for _ in range(2))
@@ -88,7 +88,7 @@ def test_owners_of_random_plans():
 
 class TestHandOver:
     def test_successor(self):
-        """The row of a leaving node is added to that of the next remaining node in order of node numbers."""
+        """The row of a leaving node is added to the row of the next remaining node, by node number."""
         old, new = plan_of(1, 5), plan_of(1, 5, "node1 node2 node4")
         rows = golden.bits(np.array([[1, 2], [4, 8], [16, 32], [64, 128], [256, 512]]))
         result = hand_over(dict(enumerate(rows)), old, new)
@@ -98,14 +98,14 @@ class TestHandOver:
         assert result.dropped == 0
 
     def test_order_of_additions(self):
-        """Sums are rounded in order: first the own row, then rows of leaving nodes from the lowest number."""
+        """Sums are rounded in order: first the heir's own row, then the rows of leaving nodes by number."""
         old, new = plan_of(1, 4), plan_of(1, 4, "node0 node1 node2")
         rows = golden.bits(np.array([[1.0], [2.0**-24], [2.0**-24], [2.0**-24]]))
         rounded = hand_over(dict(enumerate(rows)), old, new).rows[3]
         assert golden.floats(rounded).tolist() == [1.0]  # it would be 1 + 2**-22 if the small rows were added first
 
     def test_in_two_dimensions(self):
-        """The heir is in the same row, in the same column if a card leaves, or else the lowest remaining node."""
+        """The heir is in the same row, or in the same column if a card leaves; else it is the lowest node left."""
         rows = {node: golden.bits([2.0**node]) for node in range(9)}
         old = plan_of(3, 3, shape=Shape.GRID)
         heirs = hand_over(rows, old, plan_of(3, 3, "node1 node4 node7", Shape.GRID)).heirs
@@ -124,7 +124,7 @@ class TestHandOver:
         assert golden.floats(result.rows[1]).tolist() == [0.0]
 
     def test_not_finite(self):
-        """A sum that exceeds binary32 becomes zero and is counted."""
+        """A sum that exceeds the range of binary32 becomes zero and is counted."""
         old, new = plan_of(1, 2), plan_of(1, 2, "node1")
         most = np.finfo(np.float32).max
         result = hand_over({0: golden.bits([most, 1.0]), 1: golden.bits([most, 1.0])}, old, new)
@@ -132,7 +132,7 @@ class TestHandOver:
         assert result.dropped == 1
 
     def test_nothing_lost(self):
-        """If sums are exact, any change keeps the sum over all nodes, and input rows are not modified."""
+        """If sums are exact, no change affects the sum over all nodes, and input rows are not modified."""
         generator = np.random.default_rng(8)
         for _ in range(200):
             rows, columns = (int(generator.integers(1, 5)) for _ in range(2))

@@ -43,7 +43,7 @@ def test_stages():
     ("-node1@0 -node2@0 -node3@0 -node5@0 -node6@0 -node7@0", None, ["flat"]),
 ])
 def test_shapes(text, shape, expected):
-    """By default, sums are two-dimensional if there are several rows and several columns."""
+    """By default, sums use two dimensions if there are several rows and several columns."""
     assert [stage.plan.shape.value for stage in reconfiguration_plan(text, shape=shape).stages] == expected
 
 
@@ -53,8 +53,8 @@ def test_one_row():
 
 
 def unringed(requests):
-    """Whether no flat ring connects all enabled nodes of a 2 x 3 grid after the requests. (If the rings of rows and
-    columns have all their links, there always is one.)"""
+    """Whether the enabled nodes of a 2 x 3 grid form no flat ring after the requests. (There is always one if the
+    rings of rows and columns have all their links.)"""
     grid = Topology(2, 3)
     for request in requests:
         grid = grid.enable(request.part) if request.enable else grid.disable(request.part)
@@ -65,7 +65,7 @@ def unringed(requests):
 
 
 def test_random_courses():
-    """Random requests that each have an effect are rejected or give rings with all enabled nodes."""
+    """Random requests that each have an effect are rejected or give rings of all enabled nodes."""
     generator = np.random.default_rng(7)
     refused = 0
     for _ in range(60):
@@ -104,7 +104,7 @@ def test_requests(text):
 
 
 def test_both_at_once():
-    """Requests for the same step are executed together, in the given order."""
+    """Requests for the same step are executed together and in the given order."""
     reconfiguration = reconfiguration_plan("-card1@4 -node6@4 +card1@9")
     assert [len(stage.plan.active) for stage in reconfiguration.stages] == [8, 4, 7]
     refuses("After step 4, enable card1 and disable card1: card1 must be disabled to be enabled; nothing is",

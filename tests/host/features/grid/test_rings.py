@@ -54,7 +54,7 @@ def finish(run):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_step_and_change(few, lines, tmp_path, name):
-    """Nodes match the golden model, and resuming after any step gives the figures of an uninterrupted run."""
+    """Nodes match the golden model, and runs resumed after any step report the figures of an uninterrupted run."""
     options, config = RUNS[name]
     if name == "text":
         config = dataclasses.replace(config, max_steps=6)
@@ -113,7 +113,7 @@ def test_mean_over_those_that_are_there(few):
 
 @pytest.mark.parametrize("at", [0, 2])
 def test_lost_words(few, at):
-    """A word that was sent but not received is detected at the next change or at the end."""
+    """If a word was sent but not received, this is detected at the next change or at the end."""
     grid = Grid(2, 3)
     run = make_trainer(Rings(grid, reconfiguration_plan("-node4@2")), Classifier(few, ()), CONFIG)
     run.begin()
@@ -150,7 +150,7 @@ def test_repeated_step(few, update):
 
 
 def test_divergence(few):
-    """If a node's state differs from the golden model, this is detected at the next change."""
+    """If a node's state differs from the golden model, the next change detects it."""
     rings = Rings(Grid(2, 3), reconfiguration_plan("-node4@2"))
     run = make_trainer(rings, Classifier(few, ()), CONFIG)
     run.begin()
@@ -164,7 +164,7 @@ def test_divergence(few):
 
 
 class Session:
-    """A session with a grid of golden models and a clock that does not advance."""
+    """Session with a grid of golden models, and with a clock that does not advance."""
 
     def __init__(self):
         self.grid, self.ring, self.golden = Grid(2, 3), GoldenRing(6), True
@@ -173,7 +173,7 @@ class Session:
 
 @pytest.mark.parametrize("number", [2, 10, 13])
 def test_both_runs(few, tmp_path, number):
-    """Two consecutive runs each go through the whole reconfiguration, even if resumed after any step."""
+    """Two consecutive runs both execute the whole reconfiguration, even if resumed after any step."""
     configs = [dataclasses.replace(CONFIG, density=0.2), CONFIG]
 
     def start(folder, *, resume=False):

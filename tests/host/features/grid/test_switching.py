@@ -48,7 +48,7 @@ def words_by_link(simulation):
 
 
 def used_links(grid, plan):
-    """For each link, whether its source port sends."""
+    """For each link, whether the port at its start sends."""
     return np.array([plan.settings[node].outputs[port] != 0 for node, port in grid.grid.links])
 
 
@@ -73,7 +73,7 @@ def test_known_answers():
 
 
 def test_rows_and_columns():
-    """On 2 x 3 nodes, sums run only along rows or only along columns."""
+    """On 2 x 3 nodes, sums can be limited to rows or to columns."""
     generator = np.random.default_rng(2)
     length = 333
     gradients = golden.bits(random(generator, (6, length)))
@@ -166,8 +166,8 @@ REPAIRS = ("LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
 
 
 def mended_run(faults, *, latency=16):
-    """Train through four changes on links that repeat words. Returns weights, masters and state after each step,
-    cycles of each step, and repairs."""
+    """Train through four changes on links that repeat words. Returns the weights, masters and state after each step,
+    the cycles of each step, and the number of repairs."""
     generator = np.random.default_rng(4)
     length = 700
     bits, cycles = [], []
@@ -198,8 +198,8 @@ def mended_run(faults, *, latency=16):
 
 
 def test_links_that_mend_themselves():
-    """With links with replay, nodes and links leave and join between steps while wires are damaged, and all bits
-    match a run on clean wires."""
+    """On links with replay, nodes and links leave and join between steps while wires are damaged, and all bits match
+    a run on undamaged wires."""
     clean, cycles, repairs = mended_run(None)
     assert not any(repairs.values())
     for rate, most in ((1e-4, 1.03), (1e-3, 1.15)):
@@ -210,7 +210,7 @@ def test_links_that_mend_themselves():
 
 
 def test_refused_before_anything_is_sent():
-    """If links are cut, planning fails before any command is sent to a node."""
+    """If links are cut, planning fails before any command is sent to the nodes."""
     with open_grid(2, 2) as (grid, simulation):
         cycle = simulation.cycle
         with pytest.raises(TopologyError, match="Enabled links must lead round through all enabled nodes"):
@@ -294,8 +294,8 @@ def test_impossible_drivers():
 
 
 def test_round_a_slow_link():
-    """A ring of all 2 x 4 nodes can avoid any single link without passing a node twice. At any speed of that link, an
-    update then takes at most 1.01 times the cycles with equal links."""
+    """A ring of all 2 x 4 nodes can avoid any single link and visit each node once. At any speed of the avoided link,
+    an update then takes at most 1.01 times the cycles it takes with equal links."""
     generator = np.random.default_rng(13)
     length = 1024
     with open_grid(2, 4, latency=16) as (grid, simulation):
@@ -308,7 +308,7 @@ def test_round_a_slow_link():
             outputs = [source for setting in plan.settings for source in setting.outputs]
             assert sum(source is Source.ENGINE for source in outputs) == 8
             assert sum(source is Source.OFF for source in outputs) == 8
-            if number % 5 == 0:  # no link, and three of the sixteen
+            if number % 5 == 0:  # for no link and for three of the sixteen
                 if link is not None:
                     simulation.links[number - 1].set_rate(1, 8)
                 grid.switch(plan)

@@ -30,7 +30,7 @@ def test_whole_grids(rows, columns, bypasses):
 
 @pytest.mark.parametrize(("rows", "columns", "avoidable"), [(2, 4, True), (4, 4, True), (2, 3, False)])
 def test_one_link_avoided(rows, columns, avoidable):
-    """A cycle that visits each node once can avoid any given link of 2 x 4 and 4 x 4, but no link of 2 x 3."""
+    """On 2 x 4 and 4 x 4, a cycle that visits each node once can avoid any given link; on 2 x 3, no link."""
     grid = Topology(rows, columns)
     for avoided in grid.links:
         links = {link: end for link, end in grid.links.items() if link != avoided}

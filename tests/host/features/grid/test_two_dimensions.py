@@ -66,8 +66,8 @@ def test_updates(name, rows, columns, length):
 
 @pytest.mark.parametrize(("name", "rows", "columns"), [("engines", 2, 4), ("centroid", 2, 3)])
 def test_exact_sums(name, rows, columns):
-    """Sums of small integers have the same bits in a flat ring, in two dimensions with rows or columns first, and in
-    an update in two dimensions."""
+    """Sums of small integers have the same bits in a flat ring, in two dimensions with either rows or columns first,
+    and in an update in two dimensions."""
     config, length = CONFIGS[name], 600
     values = np.random.default_rng(columns).integers(-100, 100, (rows * columns, length)).astype(np.float32)
     total = values.sum(axis=0)
@@ -95,7 +95,7 @@ def test_exact_sums(name, rows, columns):
 
 
 def test_cycles():
-    """Queued commands take little longer than commands that run one by one. `make bench` measures long vectors, and
+    """Queued commands take little longer than commands that run one at a time. `make bench` measures long vectors and
     compares them with a flat ring."""
     with open_grid(2, 4, config=CONFIGS["centroid"], latency=16) as (grid, _):
         cycles = measure(grid, 2048)

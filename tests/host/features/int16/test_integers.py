@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Nodes of 16-bit integers, on the golden model and on gateware: driver, trainer, and command line."""
+"""Nodes of 16-bit integers, on golden models and on gateware: driver, trainer, and command line."""
 
 import contextlib
 import dataclasses
@@ -207,7 +207,7 @@ class TestMasks:
         assert outcome.commands == 7
 
     def test_a_wrong_job(self):
-        """The node rejects a job that the driver would never write."""
+        """The node rejects a job that the driver itself would never write."""
         device, = golden_ring().devices
         [region] = plan([MaskJob(matrices=np.ones((1, 2, 2), np.int16), mask=Mask())], lanes=1, elements=99,
                         words=99, element="int16")
@@ -301,7 +301,7 @@ class TestGateware:
         np.testing.assert_array_equal(verilated.memory.read_weights(650)[0], written)
 
     def test_a_wrong_mask(self, verilated):
-        """The node rejects a list that the driver would never write, with an empty second job."""
+        """The node rejects a list that the driver itself would never write, with an empty second job."""
         device, = verilated.devices
         values = np.arange(1, 9, dtype=np.uint32)
         job = MaskJob(matrices=np.ones((1, 2, 2), np.int16), mask=Mask(triangle=True))

@@ -3,7 +3,7 @@
 from host.features.programs.order import Region
 from host.features.programs.program import Program
 
-#: Number of groups in the memory that the commands of a random program share.
+#: Number of groups in the memory that is shared by the commands of a random program.
 GROUPS = 12
 
 

@@ -21,7 +21,7 @@ def pair(nodes=3):
 
 
 def test_fields():
-    """A wait names one unit for all ranks or one per rank; a wait for its own rank is for the other queue."""
+    """A wait names one unit for all ranks or one per rank; on that unit, it is for the other queue."""
     program, backward, latch = pair()
     program.wait(latch, backward, unit=2, lag=1)
     compiled = program.compile()
@@ -35,7 +35,7 @@ def test_fields():
 
 
 def test_waits_that_are_left_out():
-    """Of several waits for a queue the latest is kept, and waits for commands that have ended are dropped."""
+    """Of several waits for a queue, the latest is kept; waits for commands that have already ended are dropped."""
     program, backward, latch = pair()
     other = program.add("forward", operation="COMPUTE", queue=Queue.COMPUTE)
     program.wait(latch, other, unit=1, lag=1)
@@ -70,7 +70,7 @@ def test_nodes_are_checked():
 
 
 def test_three_queues():
-    """A descriptor has room for a wait for one other queue in addition to a wait for a node."""
+    """A descriptor has room for a wait for one other queue as well as a wait for a node."""
     program = Program(queues=3, nodes=2)
     first, second, third = (program.add(f"{queue}", operation="COMPUTE", queue=queue) for queue in range(3))
     program.wait(third, first)
@@ -95,7 +95,7 @@ class TestCircles:
         program.compile()
 
     def test_round_a_ring(self):
-        """If the command on each node waits for the previous node's, one command must be exempt, to run first."""
+        """If each node's command waits for the previous node's command, one of them must be exempt and run first."""
         program, backward, _ = pair(4)
         program.wait(backward, backward, unit=[3, 0, 1, 2])
         with pytest.raises(ProgramError, match="backward of rank 0 for backward of rank 3 for backward of rank 2 for "
@@ -123,7 +123,7 @@ def test_most_passes():
     program.wait(latch, backward, unit=0)
     assert program.compile().max_passes == 32767
     program.add("sum", operation="ALL_REDUCE", queue=1, collective=True)
-    program.wait(backward, latch, lag=1)  # neither queue of a node runs ahead
+    program.wait(backward, latch, lag=1)  # so neither queue of a node runs ahead
     program.wait(latch, backward)
     assert program.compile().max_passes is None
     program = Program(nodes=2, depth=1000)
@@ -134,7 +134,7 @@ def test_most_passes():
 
 
 def test_time():
-    """Known answer: a command on another node starts exactly when the control word arrives."""
+    """Known answer: a command on another node starts exactly when the control word arrives there."""
     program, backward, latch = pair()
     program.wait(latch, backward, unit=0)
     spans = [span for span in timeline(program.compile().timed(), nodes=3) if span.name == "latch"]
@@ -145,7 +145,7 @@ def test_time():
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_circles(seed):
-    """The check agrees with golden nodes: a program ends in every order or contains a cycle of waits."""
+    """The check agrees with golden nodes: programs end in every order, or contain a cycle of waits."""
     generator = np.random.default_rng(seed)
     nodes = int(generator.integers(2, 5))
     program = Program(nodes=nodes)

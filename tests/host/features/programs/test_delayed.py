@@ -23,7 +23,7 @@ from tests.host import rings
 
 NODES = 3
 NODE = rings.CONFIGS["wide"]
-#: Three layers; accuracy measurements divide the steps into blocks.
+#: Three layers; the steps between two accuracy measurements form a block.
 CONFIG = TrainingConfig(max_steps=7, interval=4, batch=24, hidden=(10, 10), macs=4,
                         optimizer=SGD(learning_rate=0.2, momentum=0.9))
 
@@ -58,8 +58,8 @@ def contents(ring, length):
 
 
 def test_behind(task):
-    """With no delayed layers, bits and losses match the schedule without overlap. With one, two or all layers
-    delayed, they equal the golden model, losses differ from the second step on, and steps take fewer cycles."""
+    """Without delayed layers, bits and losses match the schedule without overlap. If one, two or all layers are
+    delayed, bits match the golden model, losses differ from the second step on, and steps take fewer cycles."""
     length = task.parameters.size
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
         expected = train(ring, task, "layers")
@@ -143,7 +143,7 @@ def test_repeated(task, monkeypatch):
 
 @pytest.mark.parametrize(("steps", "name"), [(1, "weights"), (2, "weights of the second copy")])
 def test_divergence(task, steps, name):
-    """A wrong bit in the copy that the next pass does not write is detected; the error names node and element."""
+    """If the copy that the next pass does not write has a wrong bit, the error names the node and the element."""
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
         run = run_of(ring, task, "delayed:2", every=1)
         run.begin()
@@ -159,7 +159,7 @@ def test_divergence(task, steps, name):
 
 
 def test_refused(task):
-    """Nodes and runs that do not allow overlapping passes are rejected, each with the reason."""
+    """Nodes and runs that do not allow overlapping passes are rejected, with the reason for each one."""
     config = dataclasses.replace(CONFIG, overlap="delayed:1")
     check_run(NODE, task, config, nodes=NODES)
     check_run(programmed(NodeConfig(), task.parameters.size, 3, stale=True, nodes=NODES), task, config, nodes=NODES)

@@ -59,7 +59,7 @@ def contents(ring, length):
 
 
 def check_order(training, schedule, task):
-    """Check that gaps between commands are short, and sums begin during the COMPUTE of the layer below."""
+    """Check that gaps between commands are short and sums begin during the COMPUTE of the layer below."""
     layers, spans = layers_of(task.widths), [Span(*row) for row in training.timeline]
     program = build(schedule, layers, nodes=NODES, costs=Costs(examples=CONFIG.batch // NODES, macs=4),
                     staged=task.parameters.size)
@@ -86,7 +86,7 @@ def check_order(training, schedule, task):
 
 def test_same_bits(task):
     """Weights, masters and momenta after a run are the same with every schedule and without one, and equal the golden
-    model after every step. Each program is loaded once."""
+    model after every step. Each program is loaded only once."""
     length = task.parameters.size
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
         expected = train(ring, task, None)
@@ -112,8 +112,8 @@ def test_same_bits(task):
 
 
 def test_one_queue(task):
-    """Nodes without programs receive the commands of the same schedules one after another. The results have the same
-    bits, and the cycles of a step are the sum of its commands' cycles."""
+    """Nodes without programs receive the commands of the same schedules one by one. The results are bit-identical,
+    and the cycles of a step are the sum of its commands' cycles."""
     length = task.parameters.size
     with rings.open_nodes(NODES, config=rings.CONFIGS["narrow"], host_port=False) as (ring, _):
         expected = train(ring, task, None)
@@ -130,7 +130,7 @@ def test_one_queue(task):
                        costs=Costs(examples=CONFIG.batch // NODES, macs=CONFIG.macs))
         compute = sum(task.duration for task in layers.tasks if task.queue == Queue.COMPUTE)
         for alone, together, apart in zip(expected.steps, cycles["none"], cycles["layers"], strict=True):
-            # Credits of links that repeat words are sent in messages of 30 cycles.
+            # On links that repeat words, credits are sent in messages of 30 cycles.
             assert -60 <= together - compute - alone.cycles <= 40 + 60
             assert together < apart
         assert training.search[-1] == "chosen: chunks:2 (the first that is shorter than the one before: chunks:2)"

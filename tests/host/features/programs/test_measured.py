@@ -43,7 +43,7 @@ def test_table():
 
 
 def test_search():
-    """Steps with schedules that a search only tried are not counted, and the search's log is kept."""
+    """Steps that a search ran to try a schedule are not counted, and the search's log is kept."""
     content = report("chunks:2", first="layers")
     assert schedules_of(content)[0].cells == [["chunks:2", "3,200", "-", "1.000", "1,000", "2,000", "2,000"]]
     assert content["schedules"][0]["search"] == ["chunks:1  3,000 cycles"] * 1

@@ -34,14 +34,14 @@ def timed(compiled):
 
 
 def instances(compiled, spans):
-    """Pass, task, start and end of each command, in the order of a single queue."""
+    """Pass, task, start and end of each command, sorted as if they were in a single queue."""
     number = {(queue, index): command.task.place for queue, commands in enumerate(compiled.queues)
               for index, command in enumerate(commands)}
     return sorted((span.number, number[span.queue, span.place], span.start, span.end) for span in spans)
 
 
 def late(compiled, spans):
-    """Pairs of conflicting commands where the second starts before the first has ended."""
+    """Pairs of conflicting commands where the second one starts before the first one has ended."""
     pairs = []
     for (number, first, _, end), (other, second, start, _) in itertools.combinations(instances(compiled, spans), 2):
         tasks = compiled.tasks
@@ -58,7 +58,7 @@ class TestDerived:
         assert [command.waits for queue in compiled.queues for command in queue] == [(Wait(1, 1),), (Wait(1, 0),)]
 
     def test_alternate_buffers(self):
-        """Each pass fills one of two alternating buffers, so it waits only for the pass before the previous one."""
+        """Passes fill two buffers alternately, so each pass waits only for the pass before the previous one."""
         program, *_ = pair(alternate=640)
         assert list(program.compile().waits()) == [(0, 1, Wait(1, 2)), (1, 0, Wait(1, 0))]
 
@@ -72,7 +72,7 @@ class TestDerived:
         assert list(program.compile().waits()) == [(0, 1, Wait(2, 1)), (3, 0, Wait(2, 0))]
 
     def test_what_follows_from_another_queue(self):
-        """If the third queue waits for the second, no wait is added for commands the second already awaits."""
+        """If the third queue waits for the second, it gets no wait for commands the second already waits for."""
         program = Program(queues=3)
         region, other = Region("g", 0, 32), Region("h", 0, 32)
         program.add("a", operation="COMPUTE", queue=0, writes=[region])
@@ -138,7 +138,7 @@ class TestChecks:
                 program.compile, error=ProgramError)
 
     def test_made_by_hand(self):
-        """An explicit wait is kept even if no conflict requires it, and replaces a weaker wait."""
+        """An explicit wait is kept even if no conflict requires it, and it replaces any weaker wait."""
         program, backward, update = pair()
         other = program.add("masks", operation="MASK", queue=Queue.COMPUTE)
         program.wait(update, other)
@@ -160,8 +160,8 @@ class TestRandom:
             assert late(compiled, spans) == [], f"seed {seed}"
 
     def test_every_wait_is_needed(self, seed):
-        """Removing any single wait causes a race, and the checker's example is real: the second command starts too
-        early if the first takes long."""
+        """If any single wait is removed, there is a race, and the checker's example is real: the second command
+        starts too early if the first one takes long."""
         generator = np.random.default_rng((seed, 2))
         removed = 0
         for _ in range(COUNT):
@@ -214,7 +214,7 @@ class TestCompiled:
         assert compiled.queues[2][0].fields(1)["state_base"] == 32
 
     def test_passes(self):
-        """If other queues wait for a queue that waits for nothing, its 15-bit command count limits the passes."""
+        """If a queue does not wait but other queues wait for it, its 15-bit command count limits the passes."""
         assert pair()[0].compile().max_passes is None
         loose = Program()
         first = loose.add("a", operation="COMPUTE", queue=0)

@@ -63,8 +63,8 @@ def stage(ring, generator):
 
 
 def test_sums_travel_while_layers_are_computed():
-    """Each layer is summed while the next one is computed, in every pass and in program order. The programs are
-    loaded once for 200 passes."""
+    """Each layer is summed while the next one is computed, in every pass and in program order. Programs are loaded
+    once for 200 passes."""
     with open_nodes() as (ring, _):
         expected = stage(ring, np.random.default_rng(1))
         ring.programs.load([layers(rank) for rank in range(2)], model=7)
@@ -107,7 +107,7 @@ def test_loads_of_what_has_changed():
     """Only queues with changed commands are loaded, but after a failed load all queues are loaded again."""
     with open_nodes() as (ring, _):
         def loads():
-            """Number of loads of the first queue, by node."""
+            """Number of loads of the first queue on each node."""
             return [device.read_register("PROGRAM_LOADS") for device in ring.devices]
 
         first = [layers(rank) for rank in range(2)]
@@ -136,7 +136,7 @@ def test_a_dependency_that_is_missing_is_seen():
 
 
 def test_updates_have_the_settings_that_were_latched():
-    """A learning rate written during a run applies from the next LATCH on, or immediately without a run."""
+    """A learning rate written during a run applies from the next LATCH on; without a run, immediately."""
     generator = np.random.default_rng(3)
     length, space = 64, CONFIG.memory_map["masters"].number
     gradients, masters = rings.random(generator, length), rings.random(generator, length)
@@ -198,7 +198,7 @@ def test_bad_programs_are_refused():
 
 
 def test_a_program_that_fails_leaves_the_node_usable():
-    """A faulty command ends the run with an event that gives the error, and the next run works normally."""
+    """A faulty command ends the run with an event that gives the error; the next run works normally."""
     quiesce, unknown = Command(operation=Operation.QUIESCE, tag=1), Command(operation=99, tag=2)
     never = Command(operation=Operation.QUIESCE, tag=3, after_0=2)
     wait = Command(operation=Operation.COMPUTE, duration=100, tag=4)
@@ -227,7 +227,7 @@ def test_a_program_that_fails_leaves_the_node_usable():
 
 
 def test_a_stand_in_alone():
-    """A single COMPUTE that is pushed as a command takes the cycles of the golden model."""
+    """A single COMPUTE, pushed as a command, takes the cycles of the golden model."""
     with open_nodes(nodes=1) as (ring, _):
         (device,) = ring.devices
         for length, duration in ((100, 0), (100, 500), (0, 77)):
@@ -237,7 +237,7 @@ def test_a_stand_in_alone():
 
 
 def test_a_run_that_does_not_end_is_noticed():
-    """A command that takes longer than ``patience`` is reported instead of being mistaken for the end of the run."""
+    """A command that takes longer than ``patience`` is reported, and is not mistaken for the end of the run."""
     with open_nodes(nodes=1) as (ring, _):
         ring.programs.load([([Command(operation=Operation.COMPUTE, duration=5000)], [])])
         refuses("node 0: no command of the program has ended in 100 cycles, and 1 events are missing",
@@ -246,7 +246,7 @@ def test_a_run_that_does_not_end_is_noticed():
 
 
 def test_queued_commands_run_in_order_across_queues():
-    """A ring queues a command in one queue only when the other is empty, so calls keep their order."""
+    """A command is queued in one queue only when the other queue is empty, so calls keep their order."""
     generator = np.random.default_rng(4)
     with open_nodes() as (ring, _):
         expected = stage(ring, generator)[:100]
@@ -268,7 +268,7 @@ def test_programs_of_a_ring():
 
 
 def test_records():
-    """After a trace has wrapped, it begins with the oldest record that cannot have been overwritten."""
+    """If a trace has wrapped, it starts at the oldest record that cannot have been overwritten."""
     words = np.zeros(8, np.uint32)
     for number in range(6):
         slot = number % 4

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Schedules on simulated rings give bit-identical results, on nodes with programs and with one queue."""
+"""Schedules on simulated rings give bit-identical results, on nodes with programs or with one queue."""
 
 import dataclasses
 
@@ -95,9 +95,9 @@ def test_same_bits(name, nodes, steps, optimizer, schedules):
 @pytest.mark.parametrize(("name", "nodes", "kinds"), [
     ("narrow", 3, (Kind.NONE, Kind.LAYERS)), ("mx9", 3, (Kind.STRICT, Kind.LAYERS))])
 def test_sent_command_by_command(name, nodes, kinds):
-    """On nodes with one queue, or sent command by command to nodes with two, a program has the same bits, and each
-    command takes the same cycles as in the driver's own operations. With links that repeat words, cycles depend on
-    when a command starts, as credits are sent in messages of 30 cycles that count once they are complete."""
+    """A program has the same bits on nodes with one queue, or if its commands are sent one by one to nodes with two.
+    Each command takes the same cycles as in the driver's own operations. With links that repeat words, cycles depend
+    on when it starts: credits are sent in messages of 30 cycles, and count only once complete."""
     config = rings.CONFIGS[name]
     slack = 60 if config.link.replay else 0
     with rings.open_nodes(nodes, config=config, host_port=False) as (ring, _):
@@ -167,8 +167,8 @@ def race(durations):
 
 
 def test_a_race_has_two_results():
-    """If a command takes longer, a program that the check rejects computes different sums, while a program with all
-    waits does not."""
+    """If a command takes longer, the sums of a program that the check rejects change, but not the sums of a program
+    with all waits."""
     with rings.open_nodes(2, config=rings.CONFIGS["centroid"], host_port=False) as (ring, _):
         gradients = rings.random(np.random.default_rng(5), (2, 128))
         results = {}
@@ -196,15 +196,15 @@ def changed(program: CompiledProgram, nodes, rank, queue, index, **fields):
 
 
 def test_bad_programs():
-    """A program that cannot end is diagnosed by the status of the faulty node, and afterwards the ring runs a correct
-    program as usual. Two collectives that are swapped on one node are rejected."""
+    """If a program cannot end, the status of the faulty node shows the reason, and afterwards the ring runs a correct
+    program normally. Two collectives that are swapped on one node are rejected."""
     nodes, optimizer = 3, MOMENTUM
     with rings.open_nodes(nodes, config=rings.CONFIGS["wide"], host_port=False, timeout=3000) as (ring, _):
         weights, reference, steps = steps_of(ring, optimizer, 47, 1)
         (gradients, settings, _), = steps
         good = build(Schedule(Kind.LAYERS), LAYERS, nodes=nodes, costs=COSTS, staged=LENGTH)
         swapped = [good.commands(rank, nodes) for rank in range(nodes)]
-        swapped[1][1][2], swapped[1][1][5] = swapped[1][1][5], swapped[1][1][2]  # of equal lengths and block offsets
+        swapped[1][1][2], swapped[1][1][5] = swapped[1][1][5], swapped[1][1][2]  # equal lengths and block offsets
         cases = {
             r"AFTER_TIMEOUT: command 21 of the program of queue 0, 0 passes before, did not end": (
                 EventStatus.AFTER_TIMEOUT, changed(good, nodes, 1, Queue.COMMUNICATE, 4, after_0=21)),

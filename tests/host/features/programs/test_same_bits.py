@@ -32,7 +32,7 @@ def program(schedule, nodes):
 
 
 def found(nodes):
-    """The schedule that the search chooses."""
+    """The schedule that the search selects."""
     outcome = search(len(LAYERS) - 1, lambda size: makespan(timeline(
         program(Schedule(Kind.CHUNKS, size), nodes).timed(), nodes=nodes)))
     return Schedule(Kind.CHUNKS, outcome.size)
@@ -101,8 +101,8 @@ def alternating(nodes, layers, weights, seed):
 @pytest.mark.parametrize("nodes", NODES)
 @pytest.mark.parametrize("layers", [0, 1, 2, 5, 10])
 def test_stale(nodes, layers):
-    """Updates with staged gradients match the schedule ``layers``. Of the two copies of the weights, one has the
-    values after the last pass, and the other one is a step older."""
+    """Updates with staged gradients match the schedule ``layers``. One of the two copies of the weights has the
+    values after the last pass, and the other copy is a step older."""
     generator = np.random.default_rng(nodes * 100 + layers)
     weights = generator.standard_normal(LENGTH).astype(np.float32)
     golden, run = alternating(nodes, layers, weights, seed=nodes)
@@ -125,8 +125,8 @@ def test_stale(nodes, layers):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_versions(seed):
-    """Known answer: for two layers, the first one delayed, versions are 0, 0, 1, 2 and 0, 1, 2, 3, for any allowed
-    order of the commands in four passes."""
+    """Known answer for two layers, the first one delayed: versions are 0, 0, 1, 2 and 0, 1, 2, 3, in any allowed
+    order of the commands of four passes."""
     layers = layers_of([6, 5, 3])
     length = layers[-1].base + layers[-1].length
     placed = build(Schedule(Kind.DELAYED, 1), layers, nodes=3, costs=COSTS, staged=STAGED, distance=length).placed(3)

@@ -28,7 +28,7 @@ def stale(layers):
 
 
 def steady(compiled):
-    """Cycles per pass, after the first passes."""
+    """Cycles per pass, not counting the first passes."""
     ends = [max(span.end for span in spans_of(compiled, passes=6) if span.number == number) for number in (1, 5)]
     return (ends[1] - ends[0]) / 4
 
@@ -38,7 +38,7 @@ def spans_of(compiled, *, nodes=4, passes=1):
 
 
 def chunk_search(most, measure):
-    """Sizes that the search has measured, and its outcome."""
+    """Sizes that the search has measured, and its result."""
     measured = []
 
     def counted(size):
@@ -110,7 +110,7 @@ class TestPrograms:
     @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8])
     def test_compute(self, schedule, nodes):
-        """Forward runs from the first layer to the last, backward in reverse, and each element is updated once."""
+        """Forward passes run from the first layer to the last, backward in reverse; each element is updated once."""
         compiled = program(schedule, nodes=nodes)
         assert [command.task.name for command in compiled.queues[Queue.COMPUTE]] == [
             *(f"forward {number}" for number in range(1, 11)), *(f"backward {number}" for number in range(10, 0, -1))]
@@ -143,8 +143,8 @@ class TestPrograms:
         assert waits == {"forward 1": (11, 1), **{f"update {number}": (21 - number, 0) for number in range(1, 11)}}
 
     def test_stale_waits(self):
-        """A layer's forward waits for its update in the previous pass or, with two copies, one pass earlier; each
-        backward waits until the previous pass's gradients are summed."""
+        """A layer's forward waits for the layer's update in the previous pass or, with two copies, in the pass before
+        that; each backward waits until the gradients of the previous pass are summed."""
         compiled = stale(2)
         waits = {item.task.name: item.waits[0] for queue in compiled.queues for item in queue if item.waits[0].after}
         # Update 3 of the previous pass is the ninth command after the latch, and backward 10 needs no other wait.
@@ -154,12 +154,12 @@ class TestPrograms:
         assert (waits["backward 2"], waits["backward 1"]) == ((10, 1), (11, 1))
         assert {name: wait for name, wait in waits.items() if name.startswith("update")} == {
             f"update {number}": (21 - number, 0) for number in range(1, 11)}
-        # With all layers delayed and no waits for sums, forward 1 would begin before update 1 of two passes earlier.
+        # With all layers delayed and no waits for sums, forward 1 would precede update 1 of two passes earlier.
         assert [item.waits[0] for item in stale(10).queues[0] if item.waits[0].after] == [
             (12 - number, 1) for number in range(10, 0, -1)]
 
     def test_stale_fields(self):
-        """Commands of each layer give its region; in the first two layers, they alternate between two copies."""
+        """Commands of a layer have its region; in the first two layers, they alternate between two copies."""
         tasks = {task.name: task.fields for task in stale(2).tasks}
         for number in range(1, 11):
             for name in ("forward", "backward", "update"):
@@ -180,7 +180,7 @@ class TestPrograms:
             CompiledProgram(tuple(tasks), 2, waits).check()
 
     def test_turns_and_state(self):
-        """Commands have the block offset of their first group, and state follows that of earlier groups."""
+        """Commands have the block offset of their first group; their state follows that of earlier groups."""
         compiled = program(Schedule(Kind.CHUNKS, 3), nodes=3)
         for command in compiled.queues[Queue.COMMUNICATE][1:]:
             first = command.fields(0)["gradient_base"] // 32
@@ -199,8 +199,8 @@ class TestPrograms:
 
 class TestTime:
     def test_strict(self):
-        """A layer's sum begins during the backward command of the layer below, or at most a gap earlier; nothing is
-        updated before the last sum."""
+        """A layer's sum begins during the backward command of the layer below, or earlier by at most a gap; no update
+        starts before the last sum."""
         spans = {span.name: span for span in spans_of(program(Schedule(Kind.STRICT), nodes=4)) if span.node == 2}
         for number in range(2, 11):
             before = spans[f"backward {number - 1}"]
@@ -209,7 +209,7 @@ class TestTime:
         assert spans["update"].end < spans["gather"].start
 
     def test_overlap(self):
-        """Overlap shortens the modelled time of the deep network, with 8 examples on each of four nodes."""
+        """With 8 examples on each of four nodes, overlap shortens the modelled time of the deep network."""
         cycles = {str(schedule): makespan(spans_of(program(schedule))) for schedule in SCHEDULES}
         assert cycles["strict"] <= 0.91 * cycles["none"]
         assert cycles["layers"] <= 0.84 * cycles["none"]
@@ -217,14 +217,14 @@ class TestTime:
         assert cycles["chunks:1"] == cycles["layers"]
 
     def test_steady(self):
-        """A pass begins when the first layer has its new weights, so all passes take equally long."""
+        """A pass begins when the first layer has its new weights, so all passes take the same time."""
         compiled = program(Schedule(Kind.LAYERS))
         first, third = (makespan(spans_of(compiled, passes=passes)) for passes in (1, 3))
         assert 3 * first <= third <= 3 * (first + 16)
 
 
     def test_stale(self):
-        """Each further delayed layer shortens the step until the ring is the bottleneck, as in the docs' table."""
+        """Each additional delayed layer shortens the step until the ring is the bottleneck, as in the docs' table."""
         cycles = [steady(stale(layers)) for layers in range(11)]
         assert cycles[0] == steady(program(Schedule(Kind.LAYERS)))
         assert all(after <= before for before, after in itertools.pairwise(cycles))
@@ -282,7 +282,7 @@ class TestCosts:
         (Collective.ALL_GATHER, 5000, 1, 0), (Collective.FUSED_UPDATE, 0, 4, 0),
         (Collective.FUSED_UPDATE, 32_768, 4, 25_488 + 25_344), (Collective.ALL_GATHER, 64, 6, 229)])
     def test_collectives(self, kind, length, nodes, cycles):
-        """Costs are correct for entries of the table, between its lengths or sizes, and beyond its end."""
+        """Costs are correct for the table's entries, between its lengths or sizes, and beyond its end."""
         assert Costs(examples=1).collective(kind, length, nodes=nodes) == cycles
 
     def test_compute(self):

@@ -32,9 +32,9 @@ CONFIG = rings.CONFIGS["wide"]
 LAYERS = layers_of([12, *[6] * 9, 5])
 LENGTH = LAYERS[-1].base + LAYERS[-1].length
 MOMENTUM = SGD(learning_rate=0.125, momentum=0.9)
-#: Costs with few multiply-adds per cycle, so that computing takes longer than the ring.
+#: Costs with few multiply-adds per cycle, so that computing takes longer than communicating.
 COSTS = Costs(examples=4, macs=1)
-PASSES = 4  # per run, since the trace has no room for more
+PASSES = 4  # in each run, since the trace has no room for more
 
 
 class Steps:
@@ -107,8 +107,8 @@ class Steps:
 
 
 def cycles(result):
-    """Cycles per pass, from the end of the second pass to the end of the last, and their lower bound: the busy time,
-    including gaps, of the busiest queue on any node."""
+    """Cycles per pass, from the end of the second pass to the end of the last one, and their lower bound: the time,
+    including gaps, for which the busiest queue of any node is busy."""
     last = 3 * len(LAYERS)  # update 1, which follows the latch
     passes = max(ends[-1] - ends[1] for ends in (
         [record.time for record in trace if record.end and record.tag == last] for trace in result.traces))
@@ -137,7 +137,7 @@ def test_same_bits_and_versions(nodes):
                             assert [record.version for record in trace if (record.tag, record.end) == (tag, False)] \
                                 == [max(0, number - lag) for number in range(first, first + PASSES)]
             steps.append(cycles(result))
-    # Rings differ slightly if their gradients have zeros at different positions.
+    # Rings differ slightly if zeros are at different positions in their gradients.
     assert all(after <= before + 40 for (before, _), (after, _) in itertools.pairwise(steps)), steps
     assert steps[-1][0] < 0.95 * steps[0][0], steps
     assert all(step <= 1.05 * bound for step, bound in steps[2:]), steps
@@ -153,8 +153,8 @@ def test_a_host_that_is_late():
 
 
 def test_a_wrong_number_is_refused():
-    """If a run's first pass differs from the nodes' update count, the run ends before anything is computed, and the
-    nodes continue with the correct number."""
+    """If the number of a run's first pass differs from the nodes' update count, the run ends before anything is
+    computed, and the nodes continue with the correct number."""
     with rings.open_nodes(2, config=CONFIG, host_port=False) as (ring, _):
         bench = Steps(ring, 3, seed=8)
         bench.run(2)
@@ -229,8 +229,8 @@ class Engines:
 
 
 def test_passes_of_an_engine():
-    """Losses and weights of computing nodes match golden nodes after two runs of three passes each, with no, one or
-    all layers delayed."""
+    """Losses and weights of computing nodes match golden nodes after two runs of three passes each, with no delayed
+    layer, with one, and with all layers delayed."""
     generator = np.random.default_rng(3)
     weights = rings.random(generator, Engines.LENGTH)
     with rings.open_nodes(Engines.NODES, config=Engines.CONFIG, host_port=False, timeout=20_000) as (ring, _):

@@ -1,4 +1,4 @@
-"""A trained perceptron, and comparison of quantised networks."""
+"""A trained perceptron, and a comparison of quantised networks."""
 
 import functools
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from sim.golden.features.quantization import quantization as golden
 
 @functools.cache
 def trained(seed=0, hidden=(64,), epochs=14, batch=128, learning_rate=0.5, momentum=0.9):
-    """The digits, and the layers of a perceptron trained on them as in the default training on a ring."""
+    """The digits, and the layers of a perceptron trained on them with the defaults of training on a ring."""
     data = digits()
     model = perceptron(data.train_x.shape[1], hidden, data.classes)
     model.initialize(seed)

@@ -169,7 +169,7 @@ class TestLargeWeights:
             quantize.check_layers(scaled(layers, 1e-20), data, chosen)
 
     def test_before_anything_is_built(self, run, monkeypatch, tmp_path):
-        """The command ends immediately with a one-line message and leaves the folder unchanged."""
+        """Before anything is built, the command ends with a one-line message; the folder is unchanged."""
         monkeypatch.setattr(command, "open_session", None)
         _, layers = trained()
         parameters = np.concatenate([part.ravel() for layer in scaled(layers, 1e30)

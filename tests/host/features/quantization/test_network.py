@@ -51,7 +51,7 @@ class TestDigits:
     @pytest.mark.parametrize("per_channel", [False, True])
     @pytest.mark.parametrize("calibration", Calibration)
     def test_eight_bits_are_within_0_3_points_of_floats(self, seed, per_channel, calibration):
-        """The limit is about one of the 360 images, which is 0.28 points."""
+        """The limit corresponds to about one of the 360 images, which is 0.28 points."""
         data, layers = trained(seed)
         exact = accuracy(activations(layers, data.test_x)[-1], data.test_y)
         for scheme, extrema in [*itertools.product(Scheme, [Extrema.ZERO]), (Scheme.IAQ_MIN, Extrema.ALIGNED)]:
@@ -156,7 +156,7 @@ class TestNetwork:
                   for scheme in (Scheme.IAQ_MIN, Scheme.FLOAT_OFFSET)]
         assert [count["products"] for count in counts] == [64 * 64 + 64 * 10] * 2
         assert [count["requantizations"] for count in counts] == [64, 0]
-        # Multiplications by S and by Wmin, once for each output.
+        # Multiplications by S and by Wmin, each of them once per output.
         assert [count["float_multiplications"] for count in counts] == [0, 2 * 74]
 
     def test_bits_of_each_layer(self):
@@ -208,7 +208,7 @@ class TestErrors:
         (2**31 - 1 - 10 * 255 * 255, None), (2**31 - 10 * 255 * 255, 2**31),
         (-(2**31) + 5 * 255 * 255, None), (-(2**31) + 5 * 255 * 255 - 1, -(2**31) - 1)])
     def test_sums_at_the_edge(self, bias, refused):
-        # Ten weights of 255 and five of 0, or five of -255 and ten of 0.
+        # Ten weights of 255 and five of 0, or ten of 0 and five of -255.
         positive = bias > 0
         weights = QuantizedWeights(
             bits=8, variant=Variant.MIN, scales=np.ones(1), offsets=np.array([0 if positive else -255]),

@@ -53,7 +53,7 @@ def inputs(samples, count=64, seed=3, low=0, high=17):
 
 
 def test_words_of_a_small_network():
-    """Words worked out by hand for 3 inputs, 2 outputs of 4 bits, then 1 output of 8 bits; two lanes."""
+    """Words worked out by hand for two lanes: 3 inputs, 2 outputs of 4 bits, then 1 output of 8 bits."""
     layers = [Layer([[1, 2, 3], [4, 5, 15]], [-3, -4], "min", 4, [7, -1], [5, 6], [9, 10], True, False, False),
               Layer([[200, 100]], 130, "max", 8, -2, 0, 1, False, False, True)]
     compiled = program(layers, lanes=2, gradient_words=96, weight_words=64)
@@ -66,7 +66,7 @@ def test_words_of_a_small_network():
     assert compiled.parameters.tolist() == [
         7, 5 | 9 << 16 | (-3 & 511) << 22, 0xFFFF_FFFF, 6 | 10 << 16 | (-4 & 511) << 22,
         0xFFFF_FFFE, 130 << 22]
-    # Regions have one row each, so 64 elements hold 16 samples.
+    # Each region takes one row per sample, so 64 elements hold 16 samples.
     assert (compiled.source, compiled.target, compiled.samples, compiled.beats) == (32, 32, 16, 2 + 1)
     assert compiled.weights[5] == 32 + 16 * 2
     assert pack_inputs(compiled, [[1, 2, 255], [0, 9, 8]]).tolist() == [0xFF0201, 0, 0x080900, 0]
@@ -123,7 +123,7 @@ def test_nodes_without_quantization():
 @pytest.mark.parametrize("variant", ["min", "max"])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_two_layers(ring, bits, variant):
-    """Each of two nodes runs its batch in several commands, the last one with a different sample count."""
+    """Each of two nodes runs its batch in several commands; the last one has another sample count."""
     changes = {} if variant == "min" else {"variant": "max", "offsets": (1 << bits) - 1 >> 1}
     layers = digits(bits, **changes)
     x = inputs(201)
@@ -147,7 +147,7 @@ def test_few_samples(ring, samples):
 
 
 def test_buffers_beside_others(ring):
-    """With lists and data in the upper halves of memories, the lower halves are unchanged and sums are equal."""
+    """If lists and data are in the upper halves of memories, the lower halves are unchanged and sums are equal."""
     below = [np.arange(1024, dtype=np.float32) + rank for rank in range(2)]
     ring.memory.write_gradients(below)
     ring.memory.write_weights_of(below)
@@ -181,7 +181,7 @@ def test_nearly_all_cycles_multiply(ring):
 
 
 def test_other_commands_beside(ring):
-    """Sums of gradients before and after an inference equal those on nodes that never infer."""
+    """Sums of gradients before and after an inference equal the sums on nodes that never run one."""
     vectors = [np.arange(100, dtype=np.float32), np.ones(100, np.float32)]
     for _ in range(2):
         ring.memory.write_gradients(vectors)
@@ -191,7 +191,7 @@ def test_other_commands_beside(ring):
 
 
 def test_a_wrong_layer(ring):
-    """An invalid layer is reported by a status of its own, and the nodes continue to work."""
+    """An invalid layer is reported with its own status, and the nodes continue to work."""
     compiled = program(digits(), lanes=4, **WORDS)
     words = compiled.weights.copy()
     words[LAYER_WORDS + 5] = 2044  # the second layer's results would extend beyond the memory

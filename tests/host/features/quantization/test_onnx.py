@@ -20,8 +20,8 @@ INTEGER = [scheme for scheme in Scheme if scheme.integer]
 @pytest.mark.parametrize(("scheme", "bits", "per_channel"),
                          list(itertools.product(INTEGER, (4, 8, (8, 4)), (False, True))))
 def test_onnxruntime_answers_as_the_integers_do(tmp_path, scheme, bits, per_channel):
-    """onnxruntime may round a hidden activation midway between two steps differently, since it multiplies by a
-    binary32 scale and rounds ties to even. Scores may therefore be off by one step of a few activations."""
+    """onnxruntime may round a hidden activation that is midway between two steps differently, since it multiplies by
+    a binary32 scale and rounds ties to even. Scores may therefore differ by one step of a few activations."""
     data, layers = trained()
     network = quantize(layers, data.train_x, QuantizationConfig(
         scheme=scheme, bits=bits, per_channel=per_channel), input_scale=SCALE)
@@ -59,7 +59,7 @@ def test_answers_are_compared_by_their_integer_scores():
 
 
 def test_ties_do_not_refuse_an_export(tmp_path):
-    """If outputs add the same numbers in different orders, integer sums may tie where float sums differ."""
+    """If outputs add equal numbers in different orders, integer sums may tie although float sums differ."""
     generator = np.random.default_rng(5)
     first = np.tile(generator.standard_normal((1, 6)).astype(np.float32), (8, 1))
     weights = generator.standard_normal(8).astype(np.float32)

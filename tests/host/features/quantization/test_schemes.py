@@ -16,7 +16,7 @@ class TestKnownAnswers:
         (8, Scheme.IAQ_MAX, Rounding.NEAREST, 191, [255, 213, 191, 181, 149, 0], [-64, -22, 0, 10, 42, 191]),
         (4, Scheme.IAQ_MIN, Rounding.NEAREST, -4, [0, 2, 4, 4, 6, 15], [-4, -2, 0, 0, 2, 11]),
         (4, Scheme.IAQ_MAX, Rounding.NEAREST, 11, [15, 12, 11, 11, 9, 0], [-4, -1, 0, 0, 2, 11]),
-        # Wmin / S is -63.75 and -3.75, Wmax / S 191.25 and 11.25; the quotients of the codes have fractions as well.
+        # Wmin / S is -63.75 and -3.75, Wmax / S 191.25 and 11.25; quotients of the codes also have fractions.
         (8, Scheme.IAQ_MIN, Rounding.TRUNCATE, -63, [0, 42, 63, 74, 106, 255], [-63, -21, 0, 11, 43, 192]),
         (8, Scheme.IAQ_MAX, Rounding.TRUNCATE, 191, [255, 212, 191, 180, 148, 0], [-64, -21, 0, 11, 43, 191]),
         (4, Scheme.IAQ_MIN, Rounding.TRUNCATE, -3, [0, 2, 3, 4, 6, 15], [-3, -1, 0, 1, 3, 12]),
@@ -39,7 +39,7 @@ class TestKnownAnswers:
             assert made.minima.tolist() == [-0.30]
 
     def test_aligned(self):
-        # With 3 levels below zero, steps would be 0.1; with 4 levels they are 0.9 / 11.
+        # With 3 levels below zero, the step would be 0.1; with 4 levels it is 0.9 / 11.
         made = quantize_weights(W, bits=4, scheme=Scheme.IAQ_MIN, extrema=Extrema.ALIGNED)
         assert made.scales == pytest.approx([0.9 / 11])
         assert made.offsets.tolist() == [-4]
@@ -66,7 +66,7 @@ class TestEdges:
         weights = sign * np.random.default_rng(1).uniform(0.1, 0.9, (4, 50))
         made = quantize_weights(weights, bits=bits, scheme=scheme, extrema=extrema, rounding=rounding)
         assert made.error(weights) < 1
-        # All codes are used for weights of this sign.
+        # All codes are used for weights with this sign.
         assert np.abs(made.adjusted).max() == 2**bits - 1
         assert (sign * made.adjusted >= 0).all()
 
@@ -113,8 +113,8 @@ class TestEdges:
 
 
 class TestError:
-    """|S · A - W| < S if zero is between the extrema: half a step from the code and half a step from the offset, or
-    if both are truncated, a whole step from each, with opposite signs."""
+    """|S · A - W| < S if zero is between the extrema. The code and the offset contribute half a step each or, if both
+    are truncated, a whole step each, with opposite signs."""
 
     @pytest.mark.parametrize("seed", range(3))
     def test_random_layers(self, seed):
@@ -158,7 +158,7 @@ class TestError:
 
     @pytest.mark.parametrize("rounding", Rounding)
     def test_variants_differ_by_one_step_at_most(self, rounding):
-        """Variants are equal if quotients are rounded to nearest, except for a tie as in W above."""
+        """Variants are equal if quotients are rounded to nearest, except if there is a tie as in W above."""
         generator = np.random.default_rng(6)
         differ = 0
         for bits in BITS * 100:

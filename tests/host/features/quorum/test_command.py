@@ -1,4 +1,4 @@
-"""The command `gradring train` with a straggler, and what becomes of its late gradients."""
+"""The command `gradring train` with a straggler: late gradients, signals, and resumed runs."""
 
 import itertools
 import json
@@ -14,7 +14,7 @@ from host.features.quorum import run as quorum
 from host.run import files
 from host.training import checkpoint, trainer
 
-#: About nine updates of a 64-8-10 perceptron, where the last worker takes three times as long.
+#: About nine updates of a 64-8-10 perceptron; the last worker takes three times as long as the rest.
 RUN = ("train", "--straggler", "3:3", "--skew", 0.9, "--hidden", 8, "--batch", 4, "--macs", 1, "--cycles", 80_000,
        "--checkpoint", 5, "--seed", 3, "--threads", 1)
 
@@ -31,7 +31,7 @@ def report(run, nodes_of, tmp_path):
         content = json.loads((folder / "report.json").read_text())
         ends = [0, *(update["cycle"] for update in content["updates"])]
         longest = max(after - before for before, after in itertools.pairwise(ends))
-        assert abs(content["cycles"] - content["settings"]["cycles"]) <= longest  # met to within one update
+        assert abs(content["cycles"] - content["settings"]["cycles"]) <= longest  # reached to within one update
         return content, out
 
     return call
@@ -51,7 +51,7 @@ def test_ways(report):
     assert fold["gradients"]["applied_late"] > 0
     assert all(update["on_time"] == [0, 1, 2] for update in fold["updates"])
     assert sum(3 in update["applied_late"] for update in fold["updates"]) == fold["workers"][3]["applied_late"]
-    computed = 0  # the straggler's next late gradient is for this update or a later one
+    computed = 0  # lowest update that the straggler's next late gradient can be for
     for update in fold["updates"]:
         assert len(update["ages"]) == len(update["applied_late"])
         assert all(1 <= age <= update["number"] - computed for age in update["ages"])
@@ -74,7 +74,7 @@ def test_ways(report):
 
 
 def test_straggler_of_any_factor(report):
-    """Updates that a quorum closes, and the end of the run, do not wait for the straggler, however slow."""
+    """Updates closed by a quorum, and the end of the run, do not wait for the straggler, however slow."""
     runs = {factor: report("--straggler", f"3:{factor}", "--stale-gradients", "drop", "--cycles", 45_000)
             for factor in (1, 4, 30, 1000)}
     plain = runs[1][0]
@@ -82,7 +82,7 @@ def test_straggler_of_any_factor(report):
         assert len(content["updates"]) == len(plain["updates"]) >= 6
         assert content["cycles"] <= 1.05 * plain["cycles"], factor
         worker = content["workers"][3]
-        assert (factor >= 30) == (worker["computed"] == 0 and worker["abandoned"] == 2)  # one in each block
+        assert (factor >= 30) == (worker["computed"] == 0 and worker["abandoned"] == 2)  # one per block
     assert bits(runs[30][0])[0] == bits(runs[1000][0])[0]
     assert all(update["on_time"] == [0, 1, 2] for update in runs[1000][0]["updates"])
     assert ("worker 3 was never in time, and its computation was abandoned: apply them late, wait longer"
@@ -90,8 +90,8 @@ def test_straggler_of_any_factor(report):
 
 
 def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
-    """A signal within a block ends the run within seconds, although simulating the block takes minutes; the report
-    covers the previous blocks."""
+    """A signal during a block ends the run within seconds, although the whole block takes minutes to simulate; the
+    report covers the previous blocks."""
     nodes_of("wide")
     monkeypatch.setattr(files, "GRACE", 0.1)
     sent = []
@@ -128,7 +128,7 @@ def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
 
 
 def test_deadline(report):
-    """A deadline closes updates even below the quorum."""
+    """A deadline closes updates even if the quorum has not been reached."""
     content, out = report("--quorum", 4, "--deadline", 2000, "--cycles", 42_000)
     assert "updates are closed by 4 of 4 gradients, or 2,000 cycles; skew 0.9\n" in out
     assert len(content["updates"]) >= 4
@@ -137,7 +137,7 @@ def test_deadline(report):
 
 @pytest.mark.parametrize("faults", [(), ("--faults", 1e-4)])
 def test_resume(report, tmp_path, monkeypatch, faults):
-    """Runs that resume after a block, with gradients pending, have the same bits."""
+    """Runs that resume after a block while gradients are pending have the same bits."""
     save, kept = checkpoint.save, []
 
     def keep(path, identity, content):
@@ -158,7 +158,7 @@ def test_resume(report, tmp_path, monkeypatch, faults):
     again, out = report(*faults, "--resume", folder=folder)
     assert "checkpoint.tar: the run continues from there\n" in out
     assert bits(again) == bits(whole)
-    # The host polls the nodes every 16 cycles of the simulation, which a new process starts at cycle zero.
+    # The host polls the nodes every 16 cycles of the simulation, and each new process starts at cycle zero.
     lengths = [[after["cycle"] - before["cycle"] for before, after in itertools.pairwise(outcome["updates"])]
                for outcome in (whole, again)]
     assert lengths[0][:done - 1] == lengths[1][:done - 1]
@@ -166,7 +166,7 @@ def test_resume(report, tmp_path, monkeypatch, faults):
 
 
 def test_switch_out(run, tmp_path, monkeypatch):
-    """If workers may be switched out, the nodes form a row of a grid and have two ports."""
+    """If workers may be switched out, the nodes form a row of a grid and have two ports each."""
     def show(config, *, nodes, grid, **options):
         raise ValueError(f"{config.topology.ports} ports, {nodes} nodes, {grid}")
 

@@ -51,7 +51,7 @@ class Model:
         return generator.standard_normal(LENGTH).astype(np.float32) + self.master.view(np.float32) / np.float32(8)
 
     def close(self, closed, contributions):
-        """Update the golden weights with the gradients of a closed update."""
+        """Update the golden weights with the gradients of an update that has been closed."""
         self.closed.append(closed)
         scale = float(scale_table(1.0)[closed.index].view(np.float32))
         scalars = dataclasses.asdict(dataclasses.replace(self.settings, gradient_scale=scale))
@@ -87,7 +87,7 @@ class Training(Model):
         self.program.prepare(ring, closing, scale=1.0)
 
     def run(self, passes):
-        """Run passes; the ring must then match its golden model, and each gradient must have one status."""
+        """Run passes; then the ring must match its golden model, and each gradient must have one status."""
         feeder = QuorumFeeder(
             self.ring, self.program, QuorumModel(
                 rounds=self.rounds, gradient=self.gradient, closed=self.close,
@@ -140,7 +140,7 @@ def closing(factor=0.5, *, quorum=3, ages=15, deadline=0):
 
 @pytest.mark.parametrize(("factor", "mean"), [(1.0, 4.25), (0.5, np.float32(13 / 3.5)), (0.0, 3.0)])
 def test_known_answers(factor, mean):
-    """Three of four nodes send 1, 2 and 3 on time (mean 2). The fourth's 8 joins 3, 3 and 3 one update later."""
+    """Three of four nodes send 1, 2 and 3 on time (mean 2). The fourth's 8 is added to 3, 3 and 3 an update later."""
     values = {0: (1, 2, 3, 8), 1: (3, 3, 3, 99), 2: (0, 0, 0, 99)}
     training = train((FAST, FAST, FAST, FAST + 2000), closing(factor, ages=1), 2, learning_rate=1.0,
                      gradient=lambda rank, number: np.full(LENGTH, values[number][rank], np.float32))
@@ -152,7 +152,7 @@ def test_known_answers(factor, mean):
 
 
 def test_two_stragglers():
-    """Two of four nodes are late: one by a single update, and the other one by more."""
+    """Two of four nodes are late: one of them by a single update, and the other one by more."""
     training = train((FAST, SLOW, FAST, FAST * 2), closing(0.9, quorum=2), 9)
     late = [mask for _, mask in training.masks]
     assert any(mask & 2 for mask in late)
@@ -161,8 +161,8 @@ def test_two_stragglers():
 
 
 def test_laggard_that_returns():
-    """When a late node becomes as fast as the rest and updates wait for all nodes, its last late gradient is applied
-    together with one that is on time, and from then on all gradients are on time."""
+    """If a late node becomes as fast as the rest and updates wait for all nodes, its last late gradient is applied
+    together with a gradient that is on time, and from then on all gradients are on time."""
     with rings.open_nodes(NODES, config=CONFIG, timeout=20000) as (ring, _):
         ring.counters.clear()
         training = Training(ring, (FAST, FAST, FAST, SLOW), closing(0.5))
@@ -181,7 +181,7 @@ def test_deadline_closes_below_quorum():
 
 
 def test_too_late_is_dropped():
-    """Gradients beyond the maximum age are dropped; if the factor is 0, so are all late gradients."""
+    """Gradients beyond the maximum age are dropped; if the factor is 0, all late gradients are dropped."""
     for rules in (closing(1.0, ages=2), closing(0.0)):
         training = train((FAST, FAST, FAST, SLOW * 2), rules, 12)
         counts = training.rounds.ledgers[3].counts
@@ -191,7 +191,7 @@ def test_too_late_is_dropped():
 
 
 def test_full_weight_is_the_sum_of_sparsify():
-    """Applying late with factor 1 equals SPARSIFY's sum of a gradient and its errors if nothing is dropped."""
+    """If nothing is dropped, applying late with factor 1 equals SPARSIFY's sum of a gradient and its errors."""
     generator = np.random.default_rng(1)
     fresh, late = generator.integers(0, 1 << 32, (2, 4000), dtype=np.uint32)
     kept, _ = masking.sparsify(fresh, late, 0)
@@ -199,7 +199,7 @@ def test_full_weight_is_the_sum_of_sparsify():
 
 
 def test_same_bits_whatever_the_links():
-    """The number of threads, link latencies and link faults change neither a mask nor a bit."""
+    """Masks and bits do not depend on the number of threads, link latencies or link faults."""
     durations, rules = (FAST, FAST + 300, FAST + 600, SLOW), closing(0.5)
     first = train(durations, rules, 6)
     for options in ({"threads": 2}, {"latency": 40}, {"faults": 5e-3}):

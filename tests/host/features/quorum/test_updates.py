@@ -18,7 +18,7 @@ BLOCK = 4
 
 
 def train(data, config, *, state=None, keep=lambda state: None):
-    """Train on a row of nodes, optionally from a state; ``keep`` is called with the state after each block."""
+    """Train on a row of nodes, optionally from a state; calls ``keep`` with the state after each block."""
     with open_grid(1, config.workers, config=ROUNDS, faults=RandomFaults(rate=1e-4, seed=2)) as (grid, _):
         run = make_quorum_trainer(Ring(grid.devices), data, config, block=BLOCK, grid=grid)
         if state is None:

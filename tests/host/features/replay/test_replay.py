@@ -50,7 +50,7 @@ def outcome(*, rate, nodes=3, threads=1, quantum=16):
 
 
 def test_faults_mend():
-    """No command fails and all bits are correct, for any number of threads and any simulation quantum."""
+    """No command fails and all bits are correct with any number of threads and any simulation quantum."""
     clean, repairs, faults = outcome(rate=0)
     assert repairs == [0, 0, 0]
     assert sum(link.total for link in faults) == 0
@@ -73,7 +73,7 @@ def test_cuts(nodes):
         reference = start(ring, generator)
         for link in range(nodes):
             cut = simulation.links[link]
-            cut.cut(simulation.cycle + 5500, simulation.cycle + 5700)  # after the host's writes
+            cut.cut(simulation.cycle + 5500, simulation.cycle + 5700)  # when the host has ended its writes
             update(ring, reference, generator)
             ring.memory.write_gradients(list(random(generator, (nodes, LENGTH))))
             cut.cut(simulation.cycle + 500)
@@ -88,7 +88,7 @@ def test_cuts(nodes):
 
 
 def test_a_link_that_is_cut_from_the_beginning():
-    """A link that never delivers a word is named as well."""
+    """A link is named even if it has never delivered a word."""
     with rings.open_nodes(3, config=CONFIG, timeout=1500) as (ring, simulation):
         simulation.links[1].cut()
         ring.recover()

@@ -1,4 +1,4 @@
-"""Rings with a host only at node 0: the whole driver over messages, with lost messages and faults."""
+"""Rings with a host only at node 0: the whole driver using messages, with lost messages and faults."""
 
 import contextlib
 import random as plain_random
@@ -55,7 +55,7 @@ class Losing:
 
 @contextlib.contextmanager
 def opened(nodes, *, seed=0, latency=16, timeout=20_000, patience=200_000):
-    """A ring driven by messages, with its simulation, its hub, and the transport to rank 0."""
+    """A ring that is driven by messages, with its simulation, its hub, and the transport to rank 0."""
     with OpenRing([rings.library(CONFIG)] * nodes) as ring:
         for link in ring.simulation.links:
             link.set_latency(data=latency, credit=latency)
@@ -131,7 +131,7 @@ def test_lost(nodes, rate):
 
 
 def test_faults():
-    """The ring recovers from damaged packets and control words, from a recovery during a command, and from a time
+    """The ring recovers from damaged packets and control words, from a recovery during a command, and from a period
     without any messages."""
     generator = np.random.default_rng(11)
     with opened(3, patience=60_000) as (ring, simulation, hub, way):
@@ -177,7 +177,7 @@ def test_faults():
 
 
 def test_cycles():
-    """During a dense update that one node begins 5,000 cycles late, messages over seven hops take at most 1,700
+    """If one node begins a dense update 5,000 cycles late, messages over seven hops take at most 1,700
     cycles and end in the cycle that the table predicts, and no link restarts. ``make messages`` sends 10,000."""
     with open_nodes() as (ring, simulation):
         run = beside_updates(ring, simulation, updates=1, length=16_384, seed=1)

@@ -21,7 +21,7 @@ def untagged(words):
 
 
 class FarNodes:
-    """Nodes that are reached via rank 0, as golden messages, with answers of a given length."""
+    """Nodes that receive golden messages via rank 0, and send answers of a given length."""
 
     def __init__(self, answer=3):
         self.sent, self.done, self.packets = [], [], deque()
@@ -128,7 +128,7 @@ class Memories(FarNodes):
 
 
 def test_window():
-    """At most a window of messages is in flight, and one request per node at a time."""
+    """No more than a window of messages is in flight, and only one request per node at a time."""
     far = FarNodes()
     far.silent = {1, 2}
     hub = MessageHub(far, nodes=3)
@@ -169,7 +169,7 @@ def test_out_of_range(start, written):
 
 @pytest.mark.parametrize("words", [2, 100])
 def test_repeat(words):
-    """Unanswered requests are repeated: with the same tag if they are one message, or else with a new tag."""
+    """An unanswered request is repeated: with the same tag if it is a single message, otherwise with a new one."""
     far = Memories()
     hub = MessageHub(far, nodes=3)
     far.losses = 1

@@ -39,8 +39,8 @@ LENGTH = 500
 
 @pytest.mark.parametrize("job", range(JOBS))
 def test_apart(job):
-    """Cycles of each command at each node and all counters are equal whether the other job rests, runs, stalls or
-    fails, even if it is the job of rank 0. The bits of both jobs match the golden model."""
+    """The cycles of each command at each node, and all counters, are the same whether the other job rests, runs,
+    stalls or fails, even if it is the job of rank 0. The bits of both jobs match the golden model."""
     results = two_jobs.measure(CONFIG, rings.library(CONFIG), job, nodes=4, length=LENGTH,
                                operations=(Operation.FUSED_UPDATE, Operation.BROADCAST))
     assert list(results) == list(two_jobs.BEHAVIOURS)
@@ -49,7 +49,7 @@ def test_apart(job):
 
 
 def test_small():
-    """Two jobs of two nodes alternately run commands; all nodes share one TIME, which survives a job's reset."""
+    """Two jobs of two nodes run commands in alternation; all nodes share one TIME, which survives a job's reset."""
     generator = np.random.default_rng(4)
     with two_jobs.open_jobs(CONFIG, rings.library(CONFIG), nodes=4) as jobs:
         for number in range(4):
@@ -84,7 +84,7 @@ def test_places(jobs, nodes):
 
 
 def test_units():
-    """Nodes of two jobs have only the slot units that forward the control words of rooms and of the clock."""
+    """The only slot units in nodes of two jobs are the ones that forward control words of rooms and the clock."""
     assert [unit.name for unit in units(CONFIG)] == ["rooms", "clock"]
 
 

@@ -46,7 +46,7 @@ def check_sum(ring, generator, length, *, density=1.0):
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_collectives(nodes):
     """All-reduces and fused updates, dense and sparse, match the golden model, even for lengths that end in empty
-    segments; so do broadcasts, where nodes send different amounts. All nodes have the same TIME."""
+    segments. So do broadcasts, where nodes send different amounts. All nodes have the same TIME."""
     generator = np.random.default_rng(nodes)
     with open_nodes(nodes, latency=5) as (ring, _):
         assert all(state == {"valid": 1, "lost": 0, "error": 0} for state in states(ring))
@@ -75,7 +75,7 @@ def test_collectives(nodes):
 
 
 def test_pairs():
-    """Commands can be queued one after another even if each node receives them at a different time."""
+    """Commands can be queued one after another even if nodes receive them at different times."""
     generator = np.random.default_rng(7)
     with open_nodes(4) as (ring, simulation):
         gradients = random(generator, (4, 256))
@@ -91,7 +91,7 @@ def test_pairs():
 
 
 def await_packet(simulation, link):
-    """Run until a link carries words of a packet (38 words), and return the number of the word after the next."""
+    """Run until a link carries words of a packet (of 38 words), and return the number of the next word but one."""
     carried = link.status().words_carried
     for _ in range(5000):
         simulation.run(18)
@@ -102,8 +102,8 @@ def await_packet(simulation, link):
 
 
 def test_faults():
-    """A damaged packet, or a reset during a command, ends the command as on other links; afterwards the ring works,
-    and a retry gives the golden bits."""
+    """A damaged packet, or a reset during a command, ends the command as on any other link. Afterwards the ring
+    works, and a retry gives the golden bits."""
     generator = np.random.default_rng(11)
     with open_nodes(4) as (ring, simulation):
         gradients = random(generator, (4, 1024))
@@ -131,8 +131,8 @@ def test_faults():
 
 
 def test_damage():
-    """With random damage to words of packets and control words, a command either succeeds, or fails and succeeds when
-    retried."""
+    """With random damage to words of packets and control words, a command either succeeds, or it fails but succeeds
+    when it is retried."""
     generator = np.random.default_rng(5)
     failed = 0
     with open_nodes(3, timeout=3000) as (ring, simulation):
@@ -187,7 +187,7 @@ def test_time():
         for device in ring.devices:
             before = simulation.cycle
             times.append(device.read_register("TIME") - before)
-        assert max(times) - min(times) < 200  # spread caused by the reads
+        assert max(times) - min(times) < 200  # TIME is read from one node after another
         check_sum(ring, np.random.default_rng(3), 500)
         assert all(state["valid"] and not state["lost"] for state in states(ring))
 

@@ -19,16 +19,16 @@ def examples():
 
 
 def do(run, sets=1):
-    """Run some sets and return the report of the last one."""
+    """Run a number of sets, and return the report of the last one."""
     Trainer(run, run.batches, total=run.batches.number + sets).train()
     return run.reports[-1]
 
 
 def state_of(run):
-    """State of a run together with its trainer."""
+    """State of a run, including its trainer."""
     return Trainer(run, run.batches).state()
 
 
 def resume(run, state):
-    """Continue from the state of another run and its trainer."""
+    """Continue a run from the state of another run and its trainer."""
     Trainer(run, run.batches).resume(state)

@@ -53,13 +53,13 @@ class Random:
                 case Kind.ADD if structure.layers < 3:
                     yield layer, kind, int(structure.widths[layer - 1])
                 case Kind.REMOVE if structure.layers > 1:
-                    yield layer, kind, 0  # removing the last layer is rejected
+                    yield layer, kind, 0  # the last layer cannot be removed
                 case Kind.MICROBATCHES:
-                    yield 0, kind, int(self._generator.choice([1, 1, 2, 1 << 13]))  # the last is too high
+                    yield 0, kind, int(self._generator.choice([1, 1, 2, 1 << 13]))  # the last choice is too high
                 case Kind.RATE:
                     yield 0, kind, float(self._generator.choice([0.02, 0.05, 0.1]))
                 case Kind.FORMAT:
-                    yield layer, kind, str(self._generator.choice(["mx9", "raw", "bf16", "bf16"]))  # no node has bf16
+                    yield layer, kind, str(self._generator.choice(["mx9", "raw", "bf16", "bf16"]))  # nodes lack bf16
 
 
 def run_of(ring, **options):
@@ -80,7 +80,7 @@ def in_force(run, nodes):
 
 
 def layers_of(run):
-    """Start and end in NODE_TIME of each LAYERS command in the first worker's latest set."""
+    """Start and end of each LAYERS command in the first worker's latest set, in NODE_TIME."""
     operations = {task.place: task.operation for task in run.outcome.program.tasks}
     starts, spans = {}, []
     for record in run.outcome.records:
@@ -128,8 +128,8 @@ def test_random_edits():
 
 
 def test_a_node_that_refuses():
-    """If a node's program does not match the digest, the edit is withdrawn from all other nodes, the run continues,
-    and the same edit is accepted with a later number. Late and old edits are rejected."""
+    """If a node's program does not match the digest, all other nodes withdraw the edit and the run continues; the
+    same edit is accepted later with a higher number. Late and old edits are rejected."""
     with open_streaming() as (ring, _):
         run = run_of(ring)
         do(run, 2)
@@ -171,7 +171,7 @@ def test_an_edit_outlives_a_failed_set():
             ring.devices[0].run(ProgramRun(1, model=ring.programs._model, first=2))  # the replaced program
         with pytest.raises(ProgramNotLoadedError):
             ring.devices[0].run(ProgramRun(1, model=ring.programs._model + 1, first=1))  # the previous set
-        ring.devices[0].run(ProgramRun(1, model=ring.programs._model, first=1))  # on its own: no FETCH can end
+        ring.devices[0].run(ProgramRun(1, model=ring.programs._model, first=1))  # node 0 only: no FETCH can end
         ring.recover()
         for device in ring.devices:
             assert device.read_fields("PROGRAM_BANK") == {"bank": 0, "pending": 1, "edit": 0}
@@ -182,7 +182,7 @@ def test_an_edit_outlives_a_failed_set():
 
 
 def test_no_room():
-    """An edit is rejected if there is no room for its lists in addition to the lists of the running set."""
+    """An edit is rejected if its lists do not fit in memory together with the lists of the running set."""
     small = dataclasses.replace(worker_of(RELAY[0]), activation_words=960)
     data = examples()
     with open_streaming() as (ring, _):
@@ -196,7 +196,7 @@ def test_no_room():
 
 
 def test_places():
-    """Units that stay keep their address; new ones get the lowest address that the running set does not use."""
+    """Existing units keep their addresses; new ones get the lowest address that the running set does not use."""
     old = [np.zeros(length, np.uint32) for length in (96, 64, 32)]
     new = [np.zeros(length, np.uint32) for length in (64, 32)]
     assert first_bases([96, 64, 32]) == [0, 96, 160]

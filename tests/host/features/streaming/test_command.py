@@ -41,7 +41,7 @@ OPTIONS = ("--hidden", "8", "--nodes", 2, "--microbatch", 4, "--format", "mx4", 
 
 @pytest.fixture
 def signalled(monkeypatch):
-    """Use small nodes, and send signals at the end of a set, or during a set just before the nodes run."""
+    """Use small nodes, and send signals at the end of a set or during a set, just before the nodes run."""
     have_small_nodes(monkeypatch)
     record, carry_out = node_run.NodeRun.record, node_run.NodeRun._carry_out
 
@@ -68,8 +68,8 @@ def signalled(monkeypatch):
 
 
 def test_goes_on(run, succeed, signalled, tmp_path):
-    """A run that is interrupted in its second set completes it, and resumes with a different far memory speed.
-    Replaying its log on golden nodes gives its digest. A checkpoint with other options is rejected."""
+    """A run that is interrupted in its second set completes this set, and resumes with a different far memory speed.
+    If its log is replayed on golden nodes, the digest is the same. A checkpoint with other options is rejected."""
     options = (*OPTIONS, "--output", tmp_path)
     signalled(signal.SIGTERM, at=2, within=True)
     code, out, err = run("train", "--schedule", "streaming", "--steps", 3, *options)

@@ -102,7 +102,7 @@ def test_logs():
 
 
 def random_edit(base, generator, **numbers):
-    """A random edit that is valid for the program."""
+    """A random edit that is valid for the given program."""
     for _ in range(100):
         kind = generator.choice(list(Kind))
         layer = 0 if kind in (Kind.RATE, Kind.MICROBATCHES) else generator.randint(1, base.layers)
@@ -118,7 +118,7 @@ def random_edit(base, generator, **numbers):
 
 
 def test_random_edits_hold_on_all_nodes_at_their_set():
-    """1,000 edits reach five nodes at different times and apply from their set on; invalid ones are rejected."""
+    """1,000 edits reach five nodes at different times, and apply from their own set on; invalid ones are rejected."""
     seed = 5
     generator = random.Random(seed)
     banks = [Banks(structure()) for _ in range(5)]

@@ -57,7 +57,7 @@ class Bench:
         self.nodes.activations[:, self.plan.lists:self.plan.lists + len(self.lists.words)] = self.lists.words
 
     def set(self, number):
-        """Run a set on the nodes and in the model, and return whether weights, state and losses are equal."""
+        """Run a set on the nodes and in the model; returns whether weights, state and losses are equal."""
         generator, plan, shares = np.random.default_rng(number), self.plan, []
         width = plan.widths[0]
         for rank, row in enumerate(self.lengths):

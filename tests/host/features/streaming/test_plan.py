@@ -42,7 +42,7 @@ def test_windows_and_buffers():
 
 @pytest.mark.parametrize(("layers", "keys"), [(4, 11), (8, 11), (16, 11)])
 def test_inner_layers_share_lists(layers, keys):
-    """The first and last layers have lists of their own, and inner layers share one list per window."""
+    """The first and the last layer have lists of their own; inner layers share one list per window."""
     relay = plan(layers=layers)
     assert len(relay.keys) == keys
     inner = {relay.key(number, backward=True) for number in range(1, layers - 1)}

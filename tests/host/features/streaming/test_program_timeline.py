@@ -11,15 +11,15 @@ from host.features.streaming.plan import Worker, make_streaming_plan
 from host.features.streaming.timeline import Costs, Far, packet_cycles, program_run, streaming_timeline
 from sim.golden.features.streaming.streaming import Unit
 
-#: Moves of a microbatch take 37 cycles in and 23 out for 64 elements, or 29 in and 15 out for 32 elements.
+#: Moving a microbatch of 64 elements takes 37 cycles in and 23 out; moving one of 32 elements, 29 and 15.
 FAST = Far(rate=Fraction(4), latency=16)
-#: Gaps between commands and waits take no time.
+#: Gaps between commands take no time, and neither do waits.
 AT_ONCE = {"gap": 0, "delay": 0}
 
 
 @functools.cache
 def planned(widths, count, microbatch=4, window=4160):
-    """Units and program of a set; the lists have addresses but no words."""
+    """Units and program of a set; its lists have addresses, but their words are not compiled."""
     worker = Worker(weight_words=2 * window, gradient_words=2 * window, activation_words=8192, far_words=1 << 17)
     plan = make_streaming_plan(widths, worker=worker, count=count, microbatch=microbatch)
     lists = StreamingLists(plan=plan, words=np.zeros(0, np.uint32), places=dict.fromkeys(plan.keys, 0), base=0)
@@ -45,7 +45,7 @@ def test_known_answers_without_moves(layers, backward, count, end, stalled):
 
 
 def test_a_set_by_hand():
-    """Three layers, one microbatch: between executions, outputs move out and back in as the next inputs."""
+    """Three layers, one microbatch: between layers, outputs are moved out, and moved back in as inputs."""
     run = uniform(3, Costs(10, 10, 100, 200), 1, FAST, **AT_ONCE)
     events = [(event.kind, event.unit, event.start, event.end) for event in run.events]
     assert [event for event in events if event[0] in ("forward", "backward")] == [
@@ -63,10 +63,10 @@ def test_a_set_by_hand():
 
 
 @pytest.mark.parametrize(("count", "far", "end", "stalled"), [
-    # While one of two microbatches is moved, the other one is computed, which takes longer than the moves.
+    # While one of two microbatches is moved, the other one is computed, and this takes longer than the moves.
     (2, FAST, 37 + 1800 + 10, 0),
-    # A move of 64 elements takes 1222 cycles in and 1208 out; of 32 elements, 582 and 568. The loss is moved out
-    # after the inputs of the last layer's backward, and ends 368 cycles after that backward.
+    # Moving 64 elements takes 1222 cycles in and 1208 out; for 32 elements, it is 582 and 568. The loss is moved out
+    # after the inputs of the last layer's backward, which ends 368 cycles before the loss has been moved.
     (1, Far(rate=Fraction(4, 80)), 0, (1208 + 1222) + (1208 + 1222 + 582) + (1222 + 582 - 100) + 368
      + 2 * (1208 + 2 * 1222))])
 def test_moves_and_microbatches(count, far, end, stalled):
@@ -95,8 +95,8 @@ def test_timelines_are_the_same_without_moves(seed):
     (4, 1, 1, 24.4), (8, 1, 1, 26.4), (16, 1, 1, 27.2), (4, 1, 4, 17.3), (8, 1, 4, 23.4), (16, 1, 4, 25.7),
     (4, 2, 1, 0.1), (4, 3, 4, 0.1)])
 def test_measured_stalls(layers, count, rate, stall):
-    """Stalls match simulated rings of 4 workers with momentum and microbatches of 8, given measured executions, which
-    take longer if gradients continue from an earlier microbatch."""
+    """Stalls match simulated rings of 4 workers with momentum and microbatches of 8. Executions have measured
+    durations, and take longer if gradients continue from an earlier microbatch."""
     units, program = planned((64,) * layers + (10,), count, microbatch=8)
     backward = 7001 + round(1100 * (count - 1) / count)
     executions = [(2273, backward - 2260), *[(2273, backward)] * (layers - 2), (1878, 3202)]

@@ -43,7 +43,7 @@ class Once:
 
 
 def test_an_identity_changes_no_bit():
-    """Adding an identity layer at any position does not change the losses."""
+    """If an identity layer is added at any position, the losses do not change."""
     run = run_of(structure((64, 16, 16, 10)))
     do(run, 3)
     for layer in (1, 2, 3):
@@ -129,11 +129,11 @@ def test_underflow():
     assert not any(Underflow(sets=1).assess(report(0, 1, zeros=(50, 50), base=raw), raw))
     rule = Underflow(sets=2)
     rule.assess(report(0, 1, zeros=(50, 0), base=base), base)
-    assert rule.assess(report(1, 1, zeros=(50, 0), base=base), structure()) == []  # an edit is pending
+    assert rule.assess(report(1, 1, zeros=(50, 0), base=base), structure()) == []  # because an edit is pending
 
 
 def test_blind():
-    """In this case, the assessor widens all formats after the first set, and then proposes nothing more."""
+    """The assessor of this case widens all formats after the first set, and proposes nothing afterwards."""
     base = structure(form="mx4")
     rule = CASES[4].assessor()
     changes = [(1, Kind.FORMAT, "mx6"), (2, Kind.FORMAT, "mx6")]

@@ -38,7 +38,7 @@ def begun(ring, generator, length):
 @pytest.mark.parametrize("packed_state", [False, True])
 @pytest.mark.parametrize(("nodes", "speed"), [(2, SPEEDS[0]), (5, SPEEDS[1]), (3, SPEEDS[2]), (1, SPEEDS[3])])
 def test_updates(nodes, speed, packed_state):
-    """Updates and sums equal the golden model, for any speed and latency of the far memory."""
+    """Updates and sums equal the golden model with any speed and latency of the far memory."""
     generator = np.random.default_rng(10 * nodes + packed_state)
     with open_nodes(nodes, host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=speed[0], rate=speed[1])
@@ -80,7 +80,7 @@ def _status(device):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_reset_in_mid_command(seed):
-    """After links are reset while rows are in transit, the next update equals the golden model."""
+    """If links are reset while rows are in transit, the next update still equals the golden model."""
     generator = np.random.default_rng(seed)
     nodes, length = 2, 600
     with open_nodes(nodes, host_port=False) as (ring, simulation):
@@ -128,7 +128,7 @@ def test_silence(nodes):
 
 
 def test_slow_is_not_silent():
-    """On a ring of one node, a command may exceed the time-out as long as rows keep moving."""
+    """On a ring of one node, a command may last longer than the time-out while rows keep moving."""
     generator = np.random.default_rng(5)
     with open_nodes(1, host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=100, rate=Fraction(1, 2))
@@ -138,7 +138,7 @@ def test_slow_is_not_silent():
 
 
 def cycles(config, generator, speed=None):
-    """Cycles of a broadcast of 4,160 elements on two nodes, and of an update with each rule."""
+    """Cycles of a broadcast of 4,160 elements on two nodes, and cycles of an update with each rule."""
     length = 4160
     with rings.open_nodes(2, config=config, host_port=False, timeout=20_000) as (ring, simulation):
         if speed is not None:
@@ -153,14 +153,14 @@ def cycles(config, generator, speed=None):
 
 
 def test_cycles():
-    """With a row per cycle, a far memory adds at most 30 cycles to a broadcast or update that is long enough to move
-    its words; with a word per cycle, moving the words determines the cycles of an update."""
+    """With a row per cycle, a far memory adds at most 30 cycles to a broadcast, or to an update that is long enough
+    to move its words. With a word per cycle, the moved words determine the cycles of an update."""
     generator = np.random.default_rng(1)
     inside = cycles(rings.CONFIGS["default"], generator)
     fast, slow = (cycles(CONFIG, generator, (16, rate)) for rate in (4, 1))
     assert inside["broadcast"] <= fast["broadcast"] <= inside["broadcast"] + 30
     for rule, words in (("SGD", 2), ("MOMENTUM", 4), ("ADAM", 6)):
-        moved = 2080 * (words + 1)  # own block: weights and state; other block: weights
+        moved = 2080 * (words + 1)  # own block: weights and state; other block: only weights
         if moved <= 4 * inside[rule]:
             assert fast[rule] <= inside[rule] + 30, rule
         assert moved <= slow[rule] <= moved + 30, rule

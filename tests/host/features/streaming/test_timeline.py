@@ -88,7 +88,7 @@ def test_few_layers_are_fetched_once(layers):
 
 
 def test_parts_of_a_layer():
-    """Backward processes parts in ascending order and pushes each one once; no window in use is overwritten."""
+    """Backward processes parts in ascending order and pushes each one once; no window is overwritten while in use."""
     units = [Unit(1, 64, 64), Unit(2, 64, 32), Unit(2, 64, 32, 32), Unit(3, 64, 10)]
     assert accesses(units) == ([0, 1, 2, 3], [3, 1, 2, 0])
     run = streaming_timeline(units, [Costs(150, 150, 100, 200)] * 4, 1)

@@ -130,7 +130,7 @@ def test_guard_ends_a_command(node):
 
 
 def test_budget(node):
-    """A command that exceeds its budget ends, even a very long one, and the next one has the full budget."""
+    """Even a very long command ends when it exceeds its budget; the next one has the full budget."""
     _, own, _, host = node
     host.set_budget(500)
     event = ran(own, operation=Operation.COMPUTE, length=32, state_base=32, duration=1 << 30)
@@ -156,7 +156,7 @@ def test_tenant_and_windows_stay_while_a_command_is_there(node):
 
 
 def test_change(node):
-    """Tenants keep their settings and flags; programs, events and errors are not passed on to another tenant."""
+    """Tenants keep their settings and flags; programs, events and errors are not visible to another tenant."""
     _, own, other, host = node
     own.write_register("LEARNING_RATE", 0.5)
     own.write_register("FLAGS", 0x21)
@@ -166,7 +166,7 @@ def test_change(node):
     assert (other.read_register("LEARNING_RATE"), other.read_register("FLAGS")) == (0.0, 0)
     assert (other.read_register("LAST_ERROR"), other.read_register("PROGRAM_STATUS")) == (0, 0)
     assert other.read_register("COMMAND_CYCLES") == 0
-    # A run after a load at a later slot uses the earlier slots, where nothing of the previous tenant may be left.
+    # After a load at a later slot, a run executes earlier slots: the previous tenant must have left nothing there.
     other.load_program(0, [Command(operation=Operation.QUIESCE, tenant=2)], slot=3)
     other.run(ProgramRun(1))
     event = other.pop_event(10_000)
@@ -186,8 +186,8 @@ def digest(slot, words):
 
 
 def test_banks(node):
-    """Programs in the idle bank, edits and digests are not passed on to another tenant, and a tenant cannot access
-    the active tenant's banks."""
+    """Programs in the idle bank, edits and digests are not visible to another tenant, and a tenant cannot access the
+    banks of the active tenant."""
     _, own, other, host = node
     command = Command(operation=Operation.QUIESCE, tenant=1)
     for refused in (lambda: other.load_program(0, [], idle=True),
@@ -205,7 +205,7 @@ def test_banks(node):
 
     host.change(2)
     assert other.read_register("PROGRAM_BANK") == other.read_register("PROGRAM_SET") == 0
-    # The old load's digest is useless, even after loading a header that does not begin a program.
+    # The digest of the old load is useless, even after loading a header that does not begin a program.
     with pytest.raises(WrongProgramError):
         submit_edit(other, number=1, set=0, digest=known).result()
     other.load_program(0, [], slot=2, idle=True)

@@ -68,7 +68,7 @@ class TestRing:
         assert row["ratio"] == pytest.approx(ratio)
 
     def test_codebook(self):
-        """A codebook is loaded before measuring, so the words match the model."""
+        """A codebook is loaded before the measurement, so the words match the model."""
         length, nodes = 1024, 4
         with rings.open_nodes(nodes, config=rings.CONFIGS["table"]) as (ring, _):
             rows = {row["name"]: row for row in bench.ring_rows(ring, length=length)}
@@ -91,7 +91,7 @@ class TestRing:
 
 
 def test_inference():
-    """Inference takes the predicted number of cycles, within the tolerance of its bound."""
+    """Inference takes the predicted number of cycles, and this is within the tolerance of the bound."""
     (row,) = measured(rings.CONFIGS["engines"], 1, bench.infer_rows).values()
     assert (row["name"], row["config"]) == ("node.infer", "2 layers of 64 x 64, 16 samples")
     assert row["measured"] == infer_cycles([(64, 64), (64, 64)], 16, lanes=4)

@@ -17,7 +17,7 @@ def _tables(seed, epochs):
 
 
 def test_accuracy(data):
-    """With tables of 16, the accuracy is within a point of the dense perceptron's, for one seed."""
+    """With tables of 16 centroids, the accuracy for one seed is within a point of the dense perceptron's."""
     row = compare(GoldenRing(4), data, TrainingConfig(), _tables(0, 2))
     assert row.seed == 0
     assert row.dense >= 0.96
@@ -35,7 +35,7 @@ def test_tables_are_trained(data):
 
 
 def test_nodes_that_compute(data):
-    """Nodes that compute give the same bits, with 16 multiplications for each output including padding."""
+    """Nodes that compute give the same bits, with 16 multiplications per output, including padding."""
     configs = [TrainingConfig(epochs=1, compute=NODE), dataclasses.replace(_tables(0, 1), compute=NODE)]
     node = nodes_for(*configs, centroids=16, nodes=4)
     assert (node.compute.rows, node.compute.codebook) == (4, 16)
@@ -43,7 +43,7 @@ def test_nodes_that_compute(data):
     host = compare(GoldenRing(4), data, *(dataclasses.replace(config, compute=HOST) for config in configs))
     assert (row.dense, row.clustered, row.trained) == (host.dense, host.clustered, host.trained)
     assert host.multiplications == 0
-    # Ten outputs cost as much as twelve, and shares of 29 and 30 examples cost as much as 32.
+    # Ten outputs cost the same as twelve, and shares of 29 or 30 examples cost the same as shares of 32.
     least = 16 * (2 * (64 + 12) + 64) / (2 * (64 + 10) + 64)
     assert least * 32 / 30 < row.multiplications < least * 32 / 29
 
@@ -70,7 +70,7 @@ def test_options(run, options, message):
 
 
 def test_goes_on(tmp_path, run):
-    """Rows from an earlier run with the same options are reused."""
+    """Rows of an earlier run with the same options are reused."""
     rows = [Row(seed=seed, dense=0.97, clustered=0.96, trained=0.97 - seed / 1000, dense_words=1, table_words=1,
                 steps=1, cycles=1, multiplications=16) for seed in range(2)]
     kept = {"nodes": 4, "centroids": 16, "epochs": 5, "learning_rate": RATE, "compute": NODE,

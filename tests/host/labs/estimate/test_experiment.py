@@ -20,12 +20,12 @@ CASES = [Case(length=256, overlapped=overlapped, examples=4) for overlapped in (
 
 @pytest.fixture(autouse=True)
 def one_library(monkeypatch):
-    """Make all machines use the nodes of a single library."""
+    """Make all machines use nodes from a single library."""
     monkeypatch.setattr("host.labs.estimate.machine.built", lambda chosen, announce=None: library(chosen.node))
 
 
 def durations(step):
-    """Cycles of each COMPUTE command, on the node where it takes longest."""
+    """Cycles of each COMPUTE command, on the node that takes longest for it."""
     def of(trace):
         begun, cycles = {}, []
         for record in trace:
@@ -39,7 +39,7 @@ def durations(step):
 
 
 def test_targets(tmp_path):
-    """A target with a slower, longer link is estimated on fast nodes, and fast nodes on that target."""
+    """Two estimates: a target with a slower, longer link on fast nodes, and fast nodes on that target."""
     stages = []
     with opened(FAST) as machine:
         rows = compare(Bench(machine), SLOW, CASES, announce=stages.append)
@@ -52,7 +52,7 @@ def test_targets(tmp_path):
     for row in rows:
         assert abs(row.error(row.estimate)) <= report.limit("targets", row), row
         assert row.better, row
-    # Written as `make estimate` writes it.
+    # written in the same way as by `make estimate`
     everything, overview = report.tables("targets", rows)
     assert len(everything.rows) == len(rows)
     assert overview.headings == ["target", "alpha", "256", "256, overlap", "plain", "single"]
@@ -66,7 +66,7 @@ def test_targets(tmp_path):
 
 
 def test_order_of_rows():
-    """A row has the same figures, whatever was measured before on the same machine."""
+    """The figures of a row do not depend on earlier measurements on the same machine."""
     own = dict.fromkeys(("link", "memory", "compute", "optimizer", "host"), Fraction(1))
     stand_in = Case(length=256, overlapped=True, macs=8)
     rows = [(CASES[0], {**own, "link": Fraction(2, 3)}), (stand_in, {**own, "host": Fraction(1, 2)}),
@@ -85,7 +85,7 @@ def test_order_of_rows():
 
 
 def test_ratios():
-    """With segments this short, nodes have gaps between packets that no rate can describe."""
+    """With such short segments, nodes have gaps between packets that cannot be described by a rate."""
     with opened(FAST) as machine:
         row, = ratios(Bench(machine), [Case(length=256, overlapped=False)], [(8, 12)])
     assert (row.target, row.alpha) == ("8 to 12 MACs", float(Fraction(8, 12)))
@@ -93,7 +93,7 @@ def test_ratios():
 
 
 def test_delay_leaves_compute_alone():
-    """Delaying or throttling links makes the step longer, but not the COMPUTE commands."""
+    """If links are delayed or throttled, the step takes longer, but the COMPUTE commands do not."""
     case = Case(length=256, overlapped=True, macs=8)
     with opened(FAST) as machine:
         results = []

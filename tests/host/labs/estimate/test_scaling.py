@@ -25,7 +25,7 @@ def test_known_answers():
 
 @pytest.mark.parametrize("alpha", [Fraction(1, 4), Fraction(2, 3), 1, 2, 5])
 def test_exact(alpha):
-    """If T(s) = a + b * s, the estimate is exact for any fixed part a; a target with s = 1 runs at 1 / alpha."""
+    """If T(s) = a + b * s, the estimate is exact for any constant part a; a target with s = 1 runs at 1 / alpha."""
     alpha = Fraction(alpha)
     for a, b in ((0, 1000), (120, 3000), (500, 0)):
         first, second = float(a + b / alpha), float(a + 2 * b / alpha)
@@ -33,7 +33,7 @@ def test_exact(alpha):
 
 
 def test_alpha_above_one():
-    """If a target is slower in all rates, alpha is above one, and it is run as a faster machine."""
+    """If a target is slower in all rates, alpha is above one, and the target is run as a faster machine."""
     result = throttled(rates(4, 1, 4), rates(2, Fraction(1, 4), 2))
     assert result.alpha == 2
     assert result.registers() == {"compute": 0, "link": 1 << 15, "memory": 0}

@@ -18,8 +18,8 @@ CONFIG = TrainingConfig(max_steps=6, batch=10, hidden=(7, 6), optimizer=SGD(lear
 
 @pytest.mark.parametrize("schedule", ["none", "layers", "strict", "chunks:2"])
 def test_schedules(few, schedule):
-    """Losses and accuracy match a ring that updates the whole vector. With two nodes, sums do not depend on how the
-    vector is split."""
+    """Losses and accuracy match a ring that updates the whole vector. With two nodes, sums do not depend on the
+    division of the vector."""
     steps = []
     config = TrainingConfig(**{**vars(CONFIG), "overlap": schedule})
     accuracy = learning.learn(few, config, nodes=2, on_step=lambda training: steps.append(training.steps[-1]))
@@ -30,7 +30,7 @@ def test_schedules(few, schedule):
 
 @pytest.mark.parametrize("name", ["raw", "mxfp4_e2m1_up"])
 def test_formats(few, name):
-    """The accuracy equals that of a trainer on a ring with the same codecs."""
+    """The accuracy equals the accuracy of a trainer on a ring with the same codecs."""
     config = TrainingConfig(epochs=2, batch=10, hidden=(7,), optimizer=SGD(learning_rate=0.3, momentum=0.9))
     accuracy = learning.learn(few, config, nodes=3, format=name)
     expected = train(GoldenRing(3, weight_codec=name, gradient_codec=name), few, config)

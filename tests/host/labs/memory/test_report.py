@@ -9,7 +9,7 @@ from host.cli import app
 from host.labs.memory import lab as memory
 from host.labs.memory.lab import Parts
 
-#: Results of a step on a node.
+#: Results of a step that has run on a node.
 NODE = {"chain": "8-4-3", "share": 0.5, "rate": 0.125, "kind": "swap", "policies": ["swap", "keep"], "cycles": 1030,
         "timeline": 1000, "budget": 100, "peak": 90, "far_words": 64, "planned": 64, "multiplications": 7,
         "same": True}
@@ -44,7 +44,7 @@ def test_command(few, tmp_path):
 
 
 def test_parts_are_kept(monkeypatch, tmp_path):
-    """A run resumes after the last part that was written; changed sources or an invalid file make it start over."""
+    """A run resumes after the last written part; if sources changed or the file is invalid, it starts over."""
     calls = []
 
     def part(name):

@@ -20,7 +20,7 @@ from tests.host.rings import CONFIGS, library
 
 distributed = pytest.importorskip("distributed")
 
-#: Runs a scheduler and two workers, each with a nanny, until the end of standard input.
+#: Runs a scheduler and two workers, each of them with a nanny, until its standard input ends.
 CLUSTER = """
 import sys
 from distributed import LocalCluster
@@ -66,7 +66,7 @@ def rows_of(folder, jobs):
 
 
 def test_a_worker_is_killed(started, tmp_path):
-    """If a worker is killed, all rows are equal to a local sweep's, and no result is computed twice."""
+    """If a worker is killed, all rows equal the rows of a local sweep, and no result is computed twice."""
     address, workers = started
     config = {"masking": True}
     assert from_dict(config) == CONFIGS["default"]
@@ -115,7 +115,7 @@ def test_failures(started, tmp_path, monkeypatch):
 
 
 def test_results_of_a_task_that_is_done_again(tmp_path, monkeypatch):
-    """A result that is already in the folder is not computed again if the cluster repeats its task."""
+    """If the cluster repeats a task, and its result is already in the folder, it is not computed again."""
     job = Job(kind=JobKind.COUNT, name="count", parameters={"unit": "stream.skid_buffer"})
     store(tmp_path, job, {"ff": 1}, 1.0)
     order = json.loads(json.dumps(cluster.order_of(job)))

@@ -28,7 +28,7 @@ RUN = Job(kind=JobKind.RUN, name="run", parameters={"nodes": 2}, needs=("build",
 
 
 def children(process):
-    """IDs of a process's child processes, if the system provides them."""
+    """IDs of a process's child processes, if the system lists them."""
     path = Path(f"/proc/{process}/task/{process}/children")
     return [int(number) for number in path.read_text().split()] if path.exists() else []
 
@@ -105,7 +105,7 @@ class TestExecute:
 
 
 def test_estimate(tmp_path):
-    """The estimate is the duration of an earlier run, even with other sources; cached results are ignored."""
+    """The estimate is the duration of an earlier run, even with other sources; cached results do not count."""
     job = Job(kind=JobKind.RUN, name="run", parameters={"nodes": 2}, estimate=10.0)
     assert execution.estimate([job], tmp_path, 1) == pytest.approx(10)
     other = dataclasses.replace(job, parameters={"nodes": 3})

@@ -63,7 +63,7 @@ class TestConfig:
         (("bfp8", "mx4"), [BASE, Formats("mx4", "zero_value"), Formats("bfp8", "zero_value")]),
     ])
     def test_named_pairs(self, gradients, formats, pairs):
-        """Named pairs are also measured on text, and the base pair is always included."""
+        """Named pairs of formats are also measured on text, and the base pair is always included."""
         for workload in WorkloadName:
             assert SweepConfig(formats=formats).pairs(workload) == pairs
 

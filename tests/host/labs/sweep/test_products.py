@@ -40,7 +40,7 @@ test_errors = refused(SweepConfig, {}, [
     ({}, list(OPERANDS)), ({"full": True, "nodes": (2,)}, list(OPERANDS)), ({"workloads": (TEXT,)}, []),
     ({"formats": ("mx9",)}, []), ({"formats": ("mx9",), "compute_formats": ("mx4", "bf16")}, ["bf16", "mx4"])])
 def test_formats(options, formats):
-    """All formats of products are measured, unless only formats of links are named."""
+    """All formats of products are measured, unless all named formats are formats of links."""
     assert SweepConfig(**options).products == formats
 
 
@@ -58,7 +58,7 @@ def plan(**options):
 class TestPlan:
     @pytest.mark.parametrize("nodes", [None, (2, 8)])
     def test_jobs(self, nodes):
-        """Every format has a build, one run for each ring size, and an area."""
+        """Each format has a build, a run for each ring size, and an area."""
         sweep_plan = plan(nodes=nodes, compute_formats=tuple(OPERANDS))
         jobs = {job.name: job for job in sweep_plan.jobs}
         assert [(row.format, row.nodes) for row in sweep_plan.products] == [
@@ -79,8 +79,8 @@ class TestPlan:
                     if job.name.startswith("build-products")}) == len(OPERANDS)
 
     def test_nodes_have_room(self):
-        """Layers, lists and the largest share of two nodes fit in the activation memory, whatever the factors of the
-        products."""
+        """Layers, lists and the largest share of two nodes fit in the activation memory, with any tiling factors of
+        the products."""
         job = plan(nodes=(2,), compute_formats=("mx9",)).jobs[-2]
         node, training = from_dict(job.parameters["configuration"]), TrainingConfig(**job.parameters["training"])
         task = Classifier(digits(), training.hidden, align=training.align)
@@ -91,7 +91,7 @@ class TestPlan:
         training.allocation(task.parameters.size).check(node, nodes=2)
 
     def test_others_are_as_without(self):
-        """Jobs and rows of link formats are not affected by formats of products."""
+        """Formats of products do not affect the jobs and rows of link formats."""
         without, extended = plan(synth=False), plan(synth=False, compute_formats=("mx9",))
         assert (without.products, extended.points) == ((), without.points)
         assert extended.jobs[:len(without.jobs)] == without.jobs
@@ -143,7 +143,7 @@ class TestRows:
             assert sweep.write([], tmp_path / name, products=few)[1].stat().st_size > 10_000
 
     def test_counted(self, tmp_path):
-        """If an array's cells were only counted but not placed, it has LUTs but no speed."""
+        """If the cells of an array were counted but not placed, it has LUTs but no speed."""
         planned = plan(nodes=(4,), compute_formats=("fp32",))
         assert [job.name for job in planned.jobs if job.kind is JobKind.COUNT] == ["count-operands-fp32"]
         store_all(planned, tmp_path)
@@ -170,7 +170,7 @@ class TestRows:
 
 
 def test_figures_of_a_run():
-    """Multiply-adds are of the largest shares: 12 batches of 119 or 120 examples, 30 on each of 4 nodes."""
+    """Multiply-adds of the largest shares: 12 batches of 119 or 120 examples, 30 on each of 4 nodes."""
     training = TrainingConfig(epochs=1, compute="node")
     outcome = Training(nodes=4, parameters=4810, steps=[
         Step(number=number, epoch=1, loss=1.0, cycles=0, bound=1, scatter_cycles=0, scatter_bound=0, words_sent=0,

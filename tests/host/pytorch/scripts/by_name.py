@@ -1,4 +1,4 @@
-"""A script that uses the backend given by its first argument and trains for one step."""
+"""A script that uses the backend named by its first argument, and trains for one step."""
 
 import sys
 

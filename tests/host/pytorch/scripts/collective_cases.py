@@ -29,7 +29,7 @@ def all_reduce(group, make):
 
 @case(types=[torch.float32])
 def all_reduce_out_of_step(group, make):
-    """A rank requests a sum before the other ranks, and is not blocked until it waits for the result."""
+    """A rank requests a sum before the other ranks, and is blocked only when it waits for the result."""
     rank, _ = ranks(group)
     tensor, message = one(group, make), make(2, 7)
     if rank == 0:
@@ -45,7 +45,7 @@ def all_reduce_out_of_step(group, make):
 
 @case(types=[torch.float32, torch.int64])
 def all_reduce_in_callback(group, make):
-    """The callback of a sum requests and awaits another sum, like the hook of PowerSGD."""
+    """The callback of a sum requests another sum and waits for it, like the hook of PowerSGD."""
     def another(future):
         return dist.all_reduce(future.value()[0], group=group, async_op=True).get_future().wait()
 
@@ -134,7 +134,7 @@ def scattered(name, group, make):
 def reduce_scatter(group, make):
     results = []
     for operation in OPERATIONS:
-        # Before an error, as for averages of complex32, gloo writes data that differs between calls.
+        # Before an error (for example, averages of complex32), gloo writes data that differs between calls.
         with attempt(results):
             dist.reduce_scatter(output := make(3, 0), several(group, make), op=operation, group=group)
             results.append(output)
@@ -182,7 +182,7 @@ def reduce(group, make):
         with attempt(results):
             tensor = one(group, make)
             dist.reduce(tensor, op=operation, group=group, group_dst=1)
-            if group.rank() == 1:  # contents on other ranks are undefined
+            if group.rank() == 1:  # undefined contents on other ranks
                 results.append(tensor)
     return results
 
@@ -289,7 +289,7 @@ def numbers(name, group, make):
 
 @case("new_group", "new_subgroups", "new_subgroups_by_enumeration", types=[torch.float32, torch.int32])
 def groups(name, group, make):
-    """Groups of some ranks, created over the backend of the tested group; these groups use gloo."""
+    """Groups of some ranks, created with the backend of the tested group; the groups themselves use gloo."""
     backend = c10d._world.pg_map[group][0]
     with untouched(group):
         made = {"new_group": lambda: dist.new_group([0, 1], backend=backend),
@@ -327,7 +327,7 @@ def _time_estimator(group, make):
 
 @case(types=[torch.float32, torch.bfloat16])
 def allreduce(group, make):
-    """Lists, a single tensor, and several tensors are each replaced by their sum over the ranks."""
+    """A list, a single tensor, and several tensors are all replaced by their sum over the ranks."""
     results = [one(group, make) for _ in range(4)]
     waited(group.allreduce([results[0]]))
     waited(group.allreduce(results[1], dist.ReduceOp.SUM))
@@ -382,7 +382,7 @@ def methods(name, group, make):
 @case("rank", "size", "abort", "shutdown", "get_group_store", "set_timeout", "bound_device_id", "_get_backend",
       "_get_sequence_number_for_group", types=[torch.float32])
 def members(name, group, make):
-    if name in ("abort", "shutdown"):  # called on another group
+    if name in ("abort", "shutdown"):  # a separate group
         with untouched(group):
             group = dist.new_group(backend=c10d._world.pg_map[group][0])
         tensor = one(group, make)

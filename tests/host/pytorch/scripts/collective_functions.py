@@ -70,7 +70,7 @@ def functions(name, group, make):
 
 @case(*(f"nn.{name}" for name in DIFFERENTIABLE), types=[torch.float32])
 def gradients(name, group, make):
-    """Outputs, and the gradient of their sum; inputs are contiguous, which gloo requires."""
+    """Outputs, and the gradient of their sum; inputs are contiguous because gloo requires it."""
     tensor = one(group, make).requires_grad_()
     outputs = DIFFERENTIABLE[name.partition(".")[2]](group, tensor)
     outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]

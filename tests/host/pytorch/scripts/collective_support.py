@@ -1,4 +1,4 @@
-"""What all cases of collectives share: the registry, tensors of a rank, and recorded errors."""
+"""Support for all cases of collectives: the registry, tensors of a rank, and recorded errors."""
 
 import contextlib
 import datetime
@@ -11,13 +11,13 @@ from torch.distributed import distributed_c10d as c10d
 
 ENOUGH = datetime.timedelta(seconds=60)
 
-#: Cases by the name of the function that they test. Each is called with a group and a function that creates a tensor
-#: of the case's type. Names are PyTorch's.
+#: Cases by the name of the function that they test, as PyTorch names it. Each case is called with a group and with a
+#: function that creates a tensor of the type under test.
 CASES = {}
 
 OPERATIONS = [value for name, value in vars(dist.ReduceOp).items() if name.isupper() and name != "PREMUL_SUM"]
 
-#: Types for functions that differ from another function only in name.
+#: Types for functions that are equal to another function except for their names.
 FEW = [torch.float32, torch.bool]
 
 TYPES = list(dict.fromkeys(value for value in vars(torch).values() if isinstance(value, torch.dtype)))
@@ -61,12 +61,12 @@ def attempt(results):
         yield
     except Exception as error:
         text = f"{type(error).__name__}: {error}".partition("\nException raised from")[0]
-        results.append(re.sub(r"'\d+'|0x[0-9a-f]+", "…", text))  # names of groups, and addresses
+        results.append(re.sub(r"'\d+'|0x[0-9a-f]+", "…", text))  # replaces names of groups, and addresses
 
 
 @contextlib.contextmanager
 def untouched(group):
-    """Let PyTorch itself create groups, unless the group is one of the launcher's."""
+    """Make PyTorch itself create groups, unless the group is one of the launcher's."""
     helper = c10d._new_process_group_helper
     if type(group) is dist.ProcessGroup:
         c10d._new_process_group_helper = helper.__wrapped__

@@ -1,5 +1,5 @@
-"""Every collective of PyTorch gives the same results and errors in a group of the ring, a gloo group created by name,
-and PyTorch's own gloo group. All values are small integers, so sums are exact."""
+"""Every collective of PyTorch gives the same results and errors in three groups: a group of the ring, a gloo group
+created by name, and PyTorch's own gloo group. All values are small integers, so sums are exact."""
 
 import datetime
 import inspect
@@ -21,7 +21,7 @@ warnings.simplefilter("ignore")
 #: Modules that register cases when they are imported.
 MODULES = (collective_cases, collective_functions)
 
-#: Names that are not collectives: functions that handle groups or wait, and members of groups.
+#: Names that are not collectives: functions that manage groups or wait, and members of groups.
 OTHERS = {
     "_abort_process_group", "_canonicalize_group_rank", "_check_not_self_rank", "_device_capability",
     "_get_global_rank", "_get_group_size", "_get_object_coll_device", "_get_pg_config", "_get_pg_default_device",
@@ -58,13 +58,13 @@ def maker(dtype):
         values = (torch.arange(count) + first) % 5
         try:
             return values.to(dtype)
-        except (RuntimeError, NotImplementedError):  # types without arithmetic
+        except (RuntimeError, NotImplementedError):  # type without arithmetic
             return values.to(torch.uint8).repeat_interleave(max(dtype.itemsize, 1)).view(dtype)
     return make
 
 
 def plain(value):
-    """A value in a form that can be compared, including the bits of tensors."""
+    """A value in a form that can be compared, with the bits of any tensors."""
     if isinstance(value, torch.Tensor):
         return [str(value.dtype), list(value.shape), bytes(value.detach().contiguous().reshape(-1).view(
             torch.uint8).tolist()).hex()]
@@ -82,7 +82,7 @@ def result(name, group, dtype):
         make(2, 0)
         function, _ = CASES[name]
         results.append(plain(function(group, make)))
-    c10d._world.pg_coalesce_state.pop(group, None)  # PyTorch keeps it after an error
+    c10d._world.pg_coalesce_state.pop(group, None)  # since PyTorch keeps it after an error
     return results
 
 

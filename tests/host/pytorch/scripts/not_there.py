@@ -1,4 +1,4 @@
-"""Requests backends that this PyTorch does not have; the last error ends the script."""
+"""Requests backends that this PyTorch version does not have; the last error ends the script."""
 
 import sys
 

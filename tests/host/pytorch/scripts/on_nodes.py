@@ -15,7 +15,7 @@ import gradring.torch
 
 
 class Branches(nn.Module):
-    """A model with a module that some ranks do not use, one that no rank uses, and one that is frozen."""
+    """A model with a module that some ranks do not use, a module that no rank uses, and a frozen module."""
 
     def __init__(self):
         super().__init__()
@@ -85,7 +85,7 @@ def replayed(path):
 
 
 def unused():
-    """Parameters that a rank does not use count as zero gradients; an unused group does not change."""
+    """If a rank does not use a parameter, its gradient counts as zero; an unused group does not change."""
     model = DistributedDataParallel(Branches(), find_unused_parameters=True)
     plain = copy.deepcopy(model.module)
     parts = [[*model.module.base.parameters(), *model.module.some.parameters()], [*model.module.none.parameters()]]
@@ -111,7 +111,7 @@ def unused():
 
 
 def shared():
-    """The nodes update a part of the model, and a PyTorch optimizer the rest, from averaged gradients."""
+    """The nodes update one part of the model, a PyTorch optimizer the rest, from averaged gradients."""
     torch.manual_seed(4)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 9), nn.Tanh(), nn.Linear(9, 3)))
     plain = copy.deepcopy(model.module)

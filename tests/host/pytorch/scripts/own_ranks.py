@@ -1,4 +1,4 @@
-"""A script that starts a rank itself, which waits for the remaining ranks in ``init_process_group()``."""
+"""A script that itself starts a rank, which waits for the remaining ranks in ``init_process_group()``."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""Reproducible sums in groups of 1 to 4 ranks over gloo; rank 0 prints what was compared."""
+"""Reproducible sums in groups of 1 to 4 ranks over gloo; rank 0 prints the results of comparisons."""
 
 import copy
 import itertools
@@ -46,7 +46,7 @@ def expected(model, inputs, width):
 
 
 def models(groups, rank, count):
-    """Averages by DDP: two bucket sizes, and two orders of ranks, for each of ``count`` random models."""
+    """DDP's averages with two bucket sizes and two orders of ranks, for ``count`` random models."""
     compared = 0
     for seed in range(count):
         draw, model, inputs = network(seed)
@@ -58,7 +58,7 @@ def models(groups, rank, count):
                 continue
             ddp = DistributedDataParallel(copy.deepcopy(model), process_group=groups[size], bucket_cap_mb=bucket)
             ddp.register_comm_hook(reproducible.Reducer(width=width, group=groups[size]), reproducible.average)
-            for _ in range(2):  # DDP makes new buckets after the first step
+            for _ in range(2):  # DDP rebuilds its buckets after the first step
                 actual = torch.cat([item.flatten() for item in gradients(ddp, inputs[order[rank]])]).numpy()
                 assert (actual.view(np.uint32) == golden.view(np.uint32)).all(), (seed, bucket, order)
             compared += 1
@@ -82,7 +82,7 @@ def train(group, *, headroom, width):
 
 
 def faults(group):
-    """A sum in which one word is wrong once is repeated on all ranks; one that stays wrong ends with an error."""
+    """If one word of a sum is wrong once, the sum is repeated on all ranks; if it stays wrong, an error ends it."""
     reducer = reproducible.Reducer(width=16, group=group)
     ranks, total, flips = reducer.ranks, reducer.ranks.sum, []
     values = torch.randn(300_000, generator=torch.Generator().manual_seed(dist.get_rank(group)))

@@ -1,4 +1,4 @@
-"""PyTorch's tutorial of DistributedDataParallel with digits, over the ring and over gloo in parallel."""
+"""PyTorch's tutorial of DistributedDataParallel on digits, over the ring and over gloo in parallel."""
 
 import json
 import sys
@@ -50,7 +50,7 @@ def main(path):
     largest = torch.tensor([float(rank)])
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     assert largest.item() == size - 1
-    mean = torch.full((3, 2), float(rank)).t()  # a tensor that is not contiguous
+    mean = torch.full((3, 2), float(rank)).t()  # not contiguous
     dist.all_reduce(mean, op=dist.ReduceOp.AVG)
     assert mean.eq((size - 1) / 2).all()
     pair = dist.new_group([0, 1])

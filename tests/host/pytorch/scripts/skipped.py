@@ -11,7 +11,7 @@ import gradring.torch
 dist.init_process_group()
 torch.manual_seed(0)
 module = torch.nn.Linear(2, 1)
-if sys.argv[1] == "buffers":  # which the next forward pass sends over gloo
+if sys.argv[1] == "buffers":  # the next forward pass sends the buffers over gloo
     module = torch.nn.Sequential(module, torch.nn.BatchNorm1d(1, affine=False))
 if sys.argv[1] != "plain":
     module = DistributedDataParallel(module)

@@ -39,7 +39,7 @@ def differentiate(module, *factors):
 
 
 def scaler():
-    """One rank has an infinite gradient in the first step, and another rank in the third."""
+    """One rank has an infinite gradient in the first step, and a different rank has one in the third."""
     module = DistributedDataParallel(linear([1.0]))
     optimizer, scale = SGD(module.parameters(), lr=1.0), torch.amp.GradScaler("cpu", init_scale=4.0)
     for step, infinite in enumerate((1, None, 0, None)):
@@ -52,7 +52,7 @@ def scaler():
 
 
 def another_optimizer():
-    """Three steps of an optimizer on the nodes are followed by three steps of a PyTorch optimizer."""
+    """Three steps of an optimizer on the nodes, followed by three steps of a PyTorch optimizer."""
     module = DistributedDataParallel(linear([1.0, 2.0]))
     optimizer = Adam(module.parameters(), lr=0.5)
     for kind in (None, torch.optim.SGD):
@@ -101,7 +101,7 @@ def types():
 
 
 def loop():
-    """Gradient accumulation, a step that all ranks skip, and accumulated gradients that are kept."""
+    """Gradient accumulation, a step skipped by all ranks, and accumulated gradients that are kept."""
     module = DistributedDataParallel(linear([1.0, 1.0]))
     optimizer = SGD(module.parameters(), lr=0.5)
     for step in range(3):
@@ -116,7 +116,7 @@ def loop():
 
 
 def refusal(action):
-    """Text of the error that a call raises, up to the first colon, or None if it raises none."""
+    """Text of the error that a call raises, up to the first colon; None if it raises no error."""
     try:
         action()
     except ValueError as error:
@@ -125,7 +125,7 @@ def refusal(action):
 
 
 def copies():
-    """Copies of modules with and without a hook of the script, and a state saved before the first step."""
+    """Copies of modules with and without a script's hook, and a state saved before the first step."""
     means = []
     for hooked in (False, True):
         module = DistributedDataParallel(linear([0.0]))
@@ -147,7 +147,7 @@ def copies():
 
 
 def unequal_skips():
-    """One rank has infinite gradients in two of the steps, so these steps are skipped."""
+    """One rank has infinite gradients in two of the steps, so all ranks skip these steps."""
     module = DistributedDataParallel(linear([0.0]), find_unused_parameters=True)
     optimizer, scale = SGD(module.parameters(), lr=1.0), torch.amp.GradScaler("cpu", init_scale=4.0)
     for step in range(5):
@@ -160,7 +160,7 @@ def unequal_skips():
 
 
 def circle():
-    """An optimizer that refers to itself, and so exists until the garbage collector runs."""
+    """An optimizer that refers to itself, and so is freed only when the garbage collector runs."""
     module = DistributedDataParallel(linear([0.0]))
     optimizer = SGD(module.parameters(), lr=1.0)
     optimizer.itself = optimizer
@@ -214,7 +214,7 @@ def uneven_inputs():
 
 
 def changed_groups():
-    """Parameters that were added or unfrozen after the optimizer was created."""
+    """Parameters that are added or unfrozen when the optimizer already exists."""
     module = DistributedDataParallel(linear([0.0, 0.0]))
     other = torch.nn.Parameter(torch.zeros(2))
     other.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Timelines of chains of activation maps: known answers, and properties that every plan has."""
+"""Timelines of chains of activation maps: known answers, and properties that every plan must have."""
 
 import itertools
 
@@ -47,8 +47,8 @@ def test_maps_between_are_made_again_once():
 
 
 def test_maps_that_name_others():
-    """The last map is recomputed from maps 0 and 1, which are moved back in this order; map 2, which it does not
-    need, returns last."""
+    """The last map is recomputed from maps 0 and 1, which are moved back in this order. Map 2 is not needed for it,
+    and returns last."""
     maps = (*FOUR.maps[:3], Map(100, 100, 200, again=70, sources=(0, 2), needs=(0, 1), reads=()))
     timeline = run(Chain("named", maps), [SWAP, SWAP, SWAP, REMAKE], budget=300, rate=1)
     assert [event.number for event in timeline.events if event.kind == "back"] == [0, 1, 2]
@@ -133,7 +133,7 @@ def test_random_chains():
 
 
 def test_mixed_is_never_slower():
-    """Mixing all three policies is never slower than one; with very slow far memory nothing is swapped."""
+    """A mix of all three policies is never slower than one; with very slow far memory nothing is swapped."""
     generator = np.random.default_rng(1)
     for _ in range(8):
         chain, budget, rate = random_chain(generator, most=6)

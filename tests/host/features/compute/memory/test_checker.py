@@ -1,4 +1,4 @@
-"""Each of the two checks of a plan finds all errors and raises no false alarm."""
+"""Both checks of a plan find all errors and raise no false alarm."""
 
 import numpy as np
 
@@ -22,7 +22,7 @@ def test_by_hand():
 
 
 def test_a_read_in_front_of_its_write():
-    """Words that no operation has written yet belong to no buffer."""
+    """Words that no operation has written yet do not belong to any buffer."""
     late = Profile({"a": 1, "b": 1}, [Operation("0", writes=("a",)), Operation("1", ("a",), ("b",))])
     object.__setattr__(late, "operations", late.operations[1:])
     assert dead_reads(late, {"a": 0, "b": 1}) == [DeadRead(0, "a", "none", 0)]

@@ -27,7 +27,7 @@ from tests.refusals import refuses
 
 ARRAY = Array(rows=4, lanes=4)
 ENGINE = Engine(rows=4, lanes=4)
-#: Tiling factors that fit every product; they do not affect the buffers.
+#: Tiling factors that every product accepts; they do not affect the buffers.
 FACTORS = {"tile": 0, "row_tiles": 0, "column_tiles": 0, "rounds": 2, "order": 0}
 
 
@@ -83,7 +83,7 @@ def test_sequences():
     ((64, 64, 10), 6976, 6592, 6592), ((64, *[64] * 9, 10), 39744, 22976, 22976),
     ((64, 128, 96, 48, 10), 20288, 13888, 14912)], ids=["digits", "deep", "narrowing"])
 def test_perceptrons(widths, naive, live, strict):
-    """For 32 examples, both checks accept the plan, which needs no more words than are live at a time."""
+    """For 32 examples, both checks accept the plan, and it needs no more words than are live at a time."""
     lists = lists_of(*widths, examples=32)
     profile = profile_of(lists)
     assert profile.digest == lists.plan.digest
@@ -94,7 +94,7 @@ def test_perceptrons(widths, naive, live, strict):
 
 
 def test_passes_that_overlap():
-    """Lists of odd passes give the same program, with inputs, labels and lists at higher addresses."""
+    """Lists for odd passes give the same program, with inputs, labels and lists at higher addresses."""
     lists = lists_of(8, 4, 3, copies=Copies(layers=1, distance=1024))
     assert [listed.further for listed in lists.programs] == [0, 1024]
     for program in lists.programs:

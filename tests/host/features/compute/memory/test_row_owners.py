@@ -24,8 +24,8 @@ LIST = LANES * ROWS
 
 
 def test_overlaps_in_programs():
-    """In 100 plans, all overlaps in rows that are read again are detected. Before each plan, a correct plan runs on
-    the same memory, with owners left by other programs, without an alarm."""
+    """All overlaps in rows that are read again are detected in 100 plans. Before each of them, a correct plan runs on
+    the same memory, which holds owners left by other programs, and raises no alarm."""
     seed = 1
     generator = np.random.default_rng(seed)
     owners, memory = RowOwners(2 * ROWS), np.zeros(2 * LIST, np.uint32)
@@ -90,8 +90,8 @@ def networks():
 
 @pytest.mark.parametrize("number", range(4))
 def test_networks(number):
-    """Batches of all sizes on one memory raise no alarm. A buffer moved to the address of another one is detected if
-    both are live and the other one is read again."""
+    """Batches of all sizes on one memory raise no alarm. If a buffer is moved to the address of another buffer, this
+    is detected if both are live and the other buffer is read again."""
     model, layers, array = [*networks()][number]
     generator = np.random.default_rng(number)
     passes = Pass(model, layers, array, 8)
@@ -107,7 +107,7 @@ def test_networks(number):
         places = {**plan.places, moved: plan.places[kept]}
         wrong = Pass(model, layers, array, 8, plan=type(plan)(**{**vars(plan), "places": places}))
         outcome = wrong.run(generator, 8)
-        # Reads by the host after the lists are not checked.
+        # Reads by the host after the lists have run are not checked.
         dead = [item for item in dead_reads(profile, places) if item.operation < len(profile.operations) - 1]
         # A target that overlaps an operand of its own instruction is rejected.
         expected = {EventStatus.READ_DEAD, EventStatus.BAD_INSTRUCTION} if dead else {

@@ -15,7 +15,7 @@ def test_text():
         ("rise_0", 1536, (4,), (4,), ()), ("normal norm", 512, (5,), (3, 5), ())]
     steps = text_program(scaled_again=True).steps
     assert chain.cycles == sum(step.cycles for step in steps)
-    # Recomputing this map from heads takes two residual sums and a product, which its own forward does not contain.
+    # Recomputing this map from the heads takes two residual sums and a product; its own forward has none.
     assert chain.maps[6].multiplications == 16 * 32 * 96 + 16 * 32 * 32
     assert chain.again(6) > chain.maps[6].forward
     assert chain.again(0) < chain.maps[0].forward  # because its deviations are kept

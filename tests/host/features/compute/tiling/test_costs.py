@@ -1,4 +1,4 @@
-"""Costs of plans: the model agrees with cycles counted by a node, and no plan changes the result."""
+"""Costs of plans: modelled cycles agree with a node's counted cycles, and no plan changes the result."""
 
 
 import numpy as np
@@ -22,7 +22,7 @@ def drawn(nest, count, seed):
 
 
 def test_gateware():
-    """For plans of several products and all options of lists, cycles match the model and results agree."""
+    """For plans of several products and all list options, cycles match the model and results agree."""
     levels = Level.PRODUCTS, Level.OUTER, Level.PANEL
     with open_nodes(1, config=CONFIG, host_port=False) as (ring, _):
         for number, (sizes, space, options) in enumerate([
@@ -40,7 +40,7 @@ def test_gateware():
                 b = ring.memory.read_weights(256)[0].view(np.float32).reshape(16, 16)
                 c = ring.memory.read_gradients(256)[0].view(np.float32).reshape(16, 16)
                 assert (c == operands.product(a, b, operands=CONFIG.compute.operands)).all()
-                # A different result is detected.
+                # A wrong result is detected.
                 cost.digest = "0" * 64
                 cost._known.clear()
                 with pytest.raises(WrongProductError, match="Product 16 x 16 x 16 must be the same with all factors"):
@@ -48,7 +48,7 @@ def test_gateware():
 
 
 def test_estimate():
-    """The estimate of a command, including its list, is 0.8 to 1 times the cycles of the model."""
+    """The estimated cycles of a command, including its list, are 0.8 to 1 times the modelled cycles."""
     nest = Nest(Space((32, 64, 32), (3, 2, 3)), Array(rows=4, lanes=4), product((32, 64, 32), Array(rows=4, lanes=4)))
     model, estimate = (kind(nest.job, nest.array) for kind in (ModelCost, estimated))
     assert all(0.8 < estimate(plan) / model(plan) <= 1 for plan in drawn(nest, 12, 1))

@@ -1,4 +1,4 @@
-"""Factors that states select for an array, and the misfit of states that do not fit."""
+"""Factors that each state selects for an array, and the misfit of states that do not fit."""
 
 import dataclasses
 
@@ -22,10 +22,10 @@ def factors(plan):
 
 
 @pytest.mark.parametrize(("state", "expected"), [
-    # A panel of 16 by 8 equals the tile. A panel of 64 by 64 uses it too: the lower of two tiles of 24 operands.
+    # A panel of 16 by 8 is a single tile. A panel of 64 by 64 uses this tile too, the lower of two with 24 operands.
     (((2, 4), (3, 3), (3, 3)), (2, 0, 0, 3)),
     (((0, 6), (4, 2), (0, 6)), (1, 3, 2, 2)),
-    # Panels as low or as narrow as the tiles allow.
+    # The lowest and the narrowest panel that the tiles allow.
     (((4, 2), (2, 4), (1, 5)), (0, 0, 0, 4)),
     (((1, 5), (2, 4), (4, 2)), (3, 0, 0, 4)),
 ])
@@ -37,7 +37,7 @@ def test_two_levels(state, expected):
 
 @pytest.mark.parametrize(("state", "misfit"), [
     (((5, 1), (2, 4), (4, 2)), 4),  # a tile of 2 by 4; the nearest legal tiles are 4 by 32 and 32 by 4
-    (((0, 6), (0, 6), (3, 3)), 1),  # a panel of A with 4,096 elements, of 2,048
+    (((0, 6), (0, 6), (3, 3)), 1),  # a panel of A has 4,096 elements; the limit is 2,048
     (((0, 6), (0, 6), (0, 6)), 2),
     (((2, 4), (5, 1), (3, 3)), 1),  # two-term panels would begin inside a row of A
     (((2, 4), (6, 0), (3, 3)), 2),
@@ -78,7 +78,7 @@ def test_legal_states(operands, sizes, actual, options):
 @pytest.mark.parametrize(("operands", "rounds", "misfit"), [
     ("fp32", 2, 0), ("bf16", 2, 0), ("mx9", 4, 0), ("mx9", 2, 2), ("nvfp4", 3, 1), ("mxfp4_e2m1", 4, 1)])
 def test_parted_blocks(operands, rounds, misfit):
-    """The misfit counts factors of two by which panels of several tiles are shorter than an operand block."""
+    """If panels of several tiles are shorter than an operand block, the misfit counts the missing factors of two."""
     states = nest((32, 64, 32), (3, 2, 3), array=Array(rows=4, lanes=4, operands=operands))
     plan = states.plan(((0, 1, 4), (6 - rounds, rounds), (2, 0, 3)))
     assert isinstance(plan, Plan) if misfit == 0 else plan == misfit
@@ -95,7 +95,7 @@ def test_tile_level():
 
 
 def test_products():
-    """The level of products splits m and n, and each product covers the rest."""
+    """The level of products splits m and n, and each product covers one of the resulting parts."""
     levels = Level.PRODUCTS, Level.OUTER, Level.PANEL
     states = nest((64, 64, 64), (3, 2, 3), levels=levels)
     plan = states.plan(((1, 1, 4), (3, 3), (2, 0, 4)))
@@ -108,7 +108,7 @@ def test_products():
 
 
 def test_sizes_between_powers():
-    """A product may be smaller than the space from which its factors are taken."""
+    """A product may be smaller than the space that provides its factors."""
     plan = nest((32, 64, 16), (3, 2, 3), actual=(30, 64, 10), transpose_b=True).plan(((1, 0, 4), (3, 3), (1, 0, 3)))
     assert (plan.job.m, plan.job.n) == (30, 10)
     assert factors(plan) == (2, 0, 0, 3)

@@ -1,4 +1,4 @@
-"""Factors searched for a run need no more cycles than default factors, and are kept for later runs."""
+"""Factors found by a search need no more cycles than default factors, and are kept for later runs."""
 
 
 import numpy as np
@@ -19,7 +19,7 @@ ARRAY = Array(rows=NODE.compute.rows, lanes=NODE.lanes, operands=NODE.compute.op
 
 @pytest.fixture
 def short(monkeypatch):
-    """Factory of searched factors with a budget of a few evaluations, for a library that other tests use."""
+    """Factory of searched factors with a budget of a few evaluations, for a library that tests share."""
     monkeypatch.setattr(searched, "BUDGET", 6)
 
     def factors(path):
@@ -29,8 +29,8 @@ def short(monkeypatch):
 
 
 def test_lists(short, tmp_path, monkeypatch):
-    """When a network's lists are compiled with searched factors, the results are kept and reused, and default factors
-    that are worse are replaced."""
+    """When a network's lists are compiled with searched factors, the factors are kept and reused, and any default
+    factors that are worse are replaced."""
     path = tmp_path / "tiling" / "factors.json"
     options = {"array": ARRAY, "examples": 6, "words": NODE.compute.activations}
     layers = layers_of((8, 12, 10))

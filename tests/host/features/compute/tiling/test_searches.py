@@ -22,7 +22,7 @@ def evaluations(budget, *, sizes=(64, 64, 64), depths=(2, 2, 2)):
 
 
 def test_evaluations():
-    """Each state is evaluated once; states that do not fit cost more than any that does, by their misfit."""
+    """Each state is evaluated once; misfits cost more than any state that fits, by their misfit."""
     trials = evaluations(4)
     near, far, fits = ((2, 4), (5, 1), (3, 3)), ((5, 1), (2, 4), (4, 2)), ((2, 4), (3, 3), (3, 3))
     assert trials.cost(far) == 5 * trials.worst
@@ -80,7 +80,7 @@ def test_optimum():
 
 
 def test_network():
-    """The network's gradients match differences of its loss, and it learns which move pays off."""
+    """The network's gradients match finite differences of its loss, and it learns which move pays off."""
     generator = np.random.default_rng(2)
     network = Network(6, 4, generator)
     x, moves, rewards = generator.standard_normal((5, 6)), generator.integers(0, 4, 5), generator.random(5)
@@ -109,7 +109,7 @@ def test_network():
 
 
 def test_numbers():
-    """A state is encoded as factors divided by their product, minus one half."""
+    """A state is encoded by dividing each factor by the product along its dimension and subtracting 1/2."""
     values = numbers(Space((8, 4, 2), (3, 2, 1)), ((3, 0, 0), (1, 1), (1,)))
     assert values.tolist() == [0.5, -0.375, -0.375, 0.0, 0.0, 0.5]
 

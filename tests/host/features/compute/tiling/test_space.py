@@ -1,4 +1,4 @@
-"""The space of factors: its size, neighbours, and random states."""
+"""The space of factors: size, neighbours, and random states."""
 
 import collections
 
@@ -28,7 +28,7 @@ def test_states():
 
 
 def test_neighbours():
-    """A move shifts one factor of two, the opposite move reverses it, and neighbours are mutual."""
+    """A move shifts one factor of two, the opposite move undoes it, and neighbours are mutual."""
     space = Space((8, 4, 2), (3, 2, 1))
     assert len(space.moves) == 6 + 2
     state = ((3, 0, 0), (1, 1), (1,))
