@@ -14,12 +14,22 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.golden import exponential
-from sim.verilated.toolchain import ToolError, cache_folder, cached, compiler, digest, run, source, target
+from sim.verilated.toolchain import (
+    ToolError,
+    cache_folder,
+    cached,
+    compiler,
+    digest,
+    run,
+    source,
+    target,
+    without_comments,
+)
 
 __all__ = ["FLAGS", "KERNELS", "address", "build", "check", "library", "load"]
 
 #: C++ source of the kernels.
-KERNELS = (Path(__file__).parent / "kernels.cpp").read_text()
+KERNELS = without_comments(Path(__file__).parent / "kernels.cpp")
 
 #: Compiler options, which prevent products and sums from being fused on any processor.
 FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-fvisibility=default", "-std=c++17", "-Wno-psabi")

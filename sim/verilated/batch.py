@@ -1,7 +1,7 @@
 """Joint evaluation of all nodes of a thread.
 
 The code for one cycle of a node takes up several hundred kilobytes and runs from start to end. If nodes were
-evaluated one after another, each would load all of this code; together, function by function, they share it.
+evaluated one after another, each would load all of this code; evaluated function by function, they share it.
 """
 
 import itertools

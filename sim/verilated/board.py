@@ -70,7 +70,7 @@ def build_board(board: Component, *, identity: str | None = None,
     verilog = (f"{with_loops(design.text)}\nmodule board_pins(input clk, input rx, output tx, output busy);\n"
                f"  board board(.clk(clk), .rst(1'd0), .rx(rx), .tx(tx), .busy(busy), .lights());\nendmodule\n")
     seconds["Verilog"] = time.monotonic() - begun
-    harness = {path.name: path.read_text() for path in (_HERE / "board.h", _HERE / "board.cpp")}
+    harness = toolchain.sources([_HERE / "board.h", _HERE / "board.cpp"])
     verilate = options("board", "board_pins")
     key = toolchain.digest(verilog, repr(harness), repr((*verilate, *FLAGS)), toolchain.version("verilator"),
                            toolchain.target(), toolchain.source(build_board, compile_library))

@@ -82,7 +82,7 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
     ----------
     node : Component
         The node, with the ports of :class:`hdl.node.Node`. If it has a member ``memories``, the memories named there
-        can be accessed without the node's port, where the generated code allows it: each is a submodule's memory, or
+        can be accessed without the node's port, if the generated code allows it: each is a submodule's memory, or
         a range of words in the far memory.
     traced : bool
         Build the slower library, which can write waveforms.
@@ -110,11 +110,11 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
     spaces: tuple[str | range, ...] = tuple(getattr(node, "memories", ()))
     memories = [name for name in spaces if isinstance(name, str)]
     batched = batched and not traced
-    harness = {path.name: path.read_text() for path in (*sorted(_HERE.rglob("ring*.h")), _HERE / "ring.cpp")}
+    harness = toolchain.sources([*sorted(_HERE.rglob("ring*.h")), _HERE / "ring.cpp"])
     harness[PORTS] = describe_ports({port.name: port.width for port in design.ports})
     functions = {HEADER: FUNCTIONS} if arithmetic is Arithmetic.NATIVE else {}
     patch = [toolchain.code(toolchain.text(_HERE / name)) for name in ["members.py", *["batch.py"] * batched]]
-    shim = {path.name: path.read_text() for path in sorted((_HERE / "compression").iterdir())} if traced else {}
+    shim = toolchain.sources(sorted((_HERE / "compression").iterdir())) if traced else {}
     verilate = options("node", "ring_node", "--savable")
     verilate = (*verilate, "--trace-fst") if traced else verilate
     flags = (*verilate, *FLAGS, str(traced), str(batched), *memories)
@@ -214,7 +214,7 @@ def _runtime(traced: bool) -> Path:
     """
     sources = (*_RUNTIME, *_TRACE_RUNTIME) if traced else _RUNTIME
     headers = (*_HEADERS, *_TRACE_HEADERS) if traced else _HEADERS
-    shim = {path.name: path.read_text() for path in sorted((_HERE / "compression").iterdir())} if traced else {}
+    shim = toolchain.sources(sorted((_HERE / "compression").iterdir())) if traced else {}
     key = toolchain.digest(repr(FLAGS), repr(sources), repr(headers), repr(shim), str(traced),
                            toolchain.version("verilator"), toolchain.target(), toolchain.source(_runtime, _compiler))
 

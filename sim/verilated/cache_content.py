@@ -85,7 +85,7 @@ def prune(*, most: int, least: int | None = None, before: float | None = None) -
     most : int
         Maximum size of all entries in bytes; while it is exceeded, the least recently used entry is removed.
     least : int or None
-        Size in bytes to which such a removal reduces the cache; by default ``most``.
+        Maximum size in bytes after removing entries for this reason; by default ``most``.
     before : float or None
         Entries last used before this time are removed in any case.
 

@@ -61,7 +61,7 @@ def root() -> Path:
     A relative path in ``GRADRING_CACHE`` refers to the current folder at its first use, also in all programs that
     this process starts.
 
-    For a user without a home folder, it is a private folder in the temporary folder. That also becomes
+    For a user without a home folder, it is a private folder in the temporary folder. This folder also becomes
     ``XDG_CACHE_HOME``, so that tools started by this process have caches as well.
 
     Raises

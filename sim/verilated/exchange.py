@@ -1,4 +1,4 @@
-"""Exchange between processes that each simulate a share of one ring, by shared memory or MPI.
+"""Exchange, by shared memory or MPI, between processes that each simulate a share of one ring.
 
 Both methods are small libraries that implement ``ring_exchange.h`` and are built on first use.
 """
@@ -163,7 +163,7 @@ def _shared() -> ctypes.CDLL:
 
 
 def _mpi_compiler() -> str:
-    """The compiler of mpi4py's MPI; the environment's own takes precedence over the system's."""
+    """The compiler of mpi4py's MPI; the compiler in the environment takes precedence over the system's."""
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
     compiler = shutil.which("mpicxx", path=path)
     if compiler is None:
@@ -173,7 +173,7 @@ def _mpi_compiler() -> str:
 
 
 def _built(name: str, command: list[str], version: str) -> Path:
-    files = {path.name: path.read_text() for path in (_HERE / name, *sorted(_HERE.glob("*exchange*.h")))}
+    files = toolchain.sources([_HERE / name, *sorted(_HERE.glob("*exchange*.h"))])
     key = toolchain.digest(repr(files), repr(_FLAGS), version, toolchain.target(), toolchain.source(_built))
 
     def build(folder: Path) -> None:

@@ -3,7 +3,7 @@
 Elaboration takes as long as the simulation in many tests. Its result depends on the component's class, the attributes
 set by its constructor, the code of the modules that define them, with all their imports, and the values of the
 modules' globals, which tests may have changed. Docstrings and comments are ignored. Configurations add the code of
-their features, and names of formats the code of the format's feature, since units are imported on creation. If any of
+their features, and format names add the code of the format's feature, since units are imported on creation. If any of
 these cannot be determined, as for a function without a name, there is no identity, and the component is elaborated.
 """
 

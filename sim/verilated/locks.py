@@ -1,13 +1,13 @@
 """Interprocess locks on a folder of entries, and notes of the entries that each process uses.
 
-In addition to its entries, such a folder contains
+In addition to its entries, the folder contains
 
 - ``.lock``, which is held briefly: shared to start using an entry, exclusively to remove one;
 - ``.<name>.lock``, which is held while the entry of that name is built or removed, and deleted when released;
 - ``.users/``, with a file for each process that lists the entries it uses, one per line. The process holds a lock on
   its file as long as it runs, so a file without a lock belongs to no running process.
 
-All locks end with the process that holds them, however it ends.
+All locks end with the process that holds them, even if it is killed.
 """
 
 import atexit

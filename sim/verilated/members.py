@@ -29,7 +29,7 @@ def find_members(folder: Path, model: str, path: str, memories: Sequence[str]) -
 
     ``RING_MEMORIES(f)`` is ``f(name)`` for each memory. ``RING_COUNTERS(f)`` is ``f(address, low, mask)`` for each
     counter of :class:`~hdl.control.register_file.RegisterFile`: the address of its row, and the low bits that run
-    ahead of the row. Either is empty unless the class has all members required for it. ``RING_OWNERS(f)`` is
+    ahead of the row. Each macro is empty unless the class has all members required for it. ``RING_OWNERS(f)`` is
     ``f(name)`` for the memory of row owners (:class:`~hdl.features.compute.row_owners.RowOwners`), if there is one.
 
     Parameters

@@ -177,7 +177,7 @@ def _filter(encoding: Encoding) -> str:
 
 
 def write_gtkw(path: Path, wave: Path, found: Iterable[Encoding], *, nodes: int) -> list[Path]:
-    """Write a save file for GTKWave, which shows the machines of all nodes with the names of their states, and, next
+    """Write a save file for GTKWave, which shows the machines of all nodes with the names of their states, and next
     to it the files with these names; return the paths of all files.
 
     Parameters

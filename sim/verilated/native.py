@@ -17,6 +17,7 @@ from hdl.floating.divide import FloatDivider
 from hdl.floating.format import FP32
 from hdl.floating.multiply import FloatMultiplier
 from hdl.floating.square_root import FloatSquareRoot
+from sim.verilated.toolchain import without_comments
 
 __all__ = ["FUNCTIONS", "HEADER", "MODULES", "Arithmetic", "NativePlatform", "module_of"]
 
@@ -31,8 +32,8 @@ class Arithmetic(enum.Enum):
 
 #: Name of the C++ header, its text, and the Verilog that calls its functions.
 HEADER = "native.h"
-FUNCTIONS = (Path(__file__).parent / HEADER).read_text()
-MODULES = (Path(__file__).parent / "native.v").read_text()
+FUNCTIONS = without_comments(Path(__file__).parent / HEADER)
+MODULES = without_comments(Path(__file__).parent / "native.v")
 
 #: Modules of ``native.v``. Modules that can be folded have a ``load`` input.
 _MODULES = {FloatAdder: "native_add", FloatMultiplier: "native_multiply", FloatDivider: "native_divide",

@@ -1,4 +1,4 @@
-"""Processes that each simulate a share of a ring: calls from process 0, and serving them."""
+"""Processes that each simulate a share of a ring: calls from process 0, and their execution."""
 
 import abc
 import dataclasses

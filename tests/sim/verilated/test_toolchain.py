@@ -39,6 +39,15 @@ def test_code(text, is_same):
     assert (toolchain.code(text) == toolchain.code(CODE)) is is_same
 
 
+def test_without_comments(tmp_path):
+    """Comments are removed from C++ and Verilog, but not lines, nor what looks like a comment in a string."""
+    source = tmp_path / "source.cpp"
+    source.write_text("int a = 1'000'000;  // a \"number\"\n/* two\nlines */ char b = '\"', "
+                      "c[] = \"/* http://x \\\"\";\n// '\nint d = 'a' / 0x1'f / 2;  /* \" */\n")
+    assert toolchain.without_comments(source) == (
+        "int a = 1'000'000;\n\n char b = '\"', c[] = \"/* http://x \\\"\";\n\nint d = 'a' / 0x1'f / 2;\n")
+
+
 @pytest.fixture
 def fresh(monkeypatch):
     """Search for tools again, forgetting the previous result."""
