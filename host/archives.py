@@ -1,7 +1,7 @@
 """Reader of files of numpy arrays, without pickles and with limits on sizes.
 
-The sizes that a file declares are compared with each other, with the expected types and with the limits before any
-memory is allocated, so that a small file cannot demand a large amount of memory.
+The sizes that a file declares are checked against each other, the expected types and the limits before any memory is
+allocated, so that a small file cannot demand a large amount of memory.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ from sim.bounded_files import read_bytes
 
 __all__ = ["Kind", "read_arrays", "read_header"]
 
-#: Maximum number of arrays in a file, bytes of its directory, and bytes of an array's header.
+#: Maximum number of arrays in a file, and maximum bytes of its directory and of an array's header.
 _MAX_ARRAYS, _MAX_DIRECTORY, _MAX_HEADER = 4096, 1 << 20, 1024
 #: Maximum length of a text, in characters.
 _MAX_CHARACTERS = 256
-#: Fields at the end of a zip file without a comment, and the signature that precedes them if the file exceeds 4 GB.
+#: Fields at the end of a zip file without a comment, and signature before these fields if the file exceeds 4 GB.
 _END, _END_64 = struct.Struct("<4s4H2LH"), b"PK\6\7"
 _HEADER = re.compile(
     rb"\{'descr': '([<|][biufU][1-9]\d{0,3})', 'fortran_order': (True|False), "
@@ -92,7 +92,7 @@ def read_arrays(path: Path, expected: Mapping[str, Kind], *, largest: int) -> di
 
 @contextlib.contextmanager
 def _damages(path: Path) -> Iterator[None]:
-    """Turn every error that a damaged file causes into a one-line ``ValueError``."""
+    """Convert every error that a damaged file causes to a one-line ``ValueError``."""
     try:
         yield
     except _KindError as error:
@@ -133,7 +133,7 @@ def read_header(file: IO[bytes], name: str) -> tuple[np.dtype[Any], tuple[int, .
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str, kind: Kind) -> npt.NDArray[Any]:
-    """Read an array; its memory is allocated after its size has been checked against the zip member."""
+    """Read an array; memory is allocated only after the size has been checked against the zip member."""
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or member.flag_bits & 1:
         raise ValueError(f"array {name} must be stored or deflated")
     with archive.open(member) as file:

@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 
 
 def represent(value: Any) -> str:
-    """Format a value for a message: one line of at most 80 characters."""
+    """Format a value for a message, as one line of at most 80 characters."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     text = " ".join(repr(value).split())
@@ -51,7 +51,7 @@ def label(name: str) -> str:
 
 
 def wrong(kind: type[Exception], name: str, wanted: str, value: Any) -> Exception:
-    """Create the error for an invalid value: ``name`` must be ``wanted``."""
+    """Create the error for an invalid value; its message states that ``name`` must be ``wanted``."""
     return kind(f"{name} must be {wanted}, not {represent(value)}")
 
 
@@ -72,7 +72,7 @@ class Argument(abc.ABC):
 
     @abc.abstractmethod
     def take(self, name: str, value: Any) -> Any:
-        """Check the value of argument ``name``, and return it as the type that the code uses. Raises ``TypeError``
+        """Check the value of argument ``name``, and return it with the type that the code uses. Raises ``TypeError``
         for a wrong type, and ``ValueError`` for a value out of range."""
 
 
@@ -130,10 +130,10 @@ class Number(Argument):
 
 
 class _Typed(Argument):
-    """A kind of argument that is checked by its type only."""
+    """A kind of argument for which only the type is checked."""
 
     types: ClassVar[Any]
-    #: Type that the value is converted to; by default it is not converted.
+    #: Type to convert the value to; by default the value is not converted.
     made: ClassVar[type | None] = None
 
     def take(self, name: str, value: Any) -> Any:
@@ -262,7 +262,7 @@ def checked(together: Callable[..., None] | None = None, /,
     """Decorate a function to check its arguments when it is called, before it does anything else.
 
     ``arguments`` maps names of parameters to kinds; parameters without a kind, and defaults, are not checked.
-    Finally, ``together`` is called with all arguments, by name.
+    Finally, ``together`` is called with all arguments as keywords.
     """
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         signature = inspect.signature(function)

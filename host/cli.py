@@ -23,13 +23,13 @@ from sim.verilated.processes import EndedError, ended_by_signals
 __all__ = ["EXPECTED", "app", "main", "translated"]
 
 _SHARED = {"--sets": "--steps", "--rate": "--learning-rate"}
-#: Current spelling of each former command, and of its options.
+#: Current spelling of each former command and its options.
 _COMMANDS = {
     ("relay-nodes",): (["train", "--schedule", "streaming"], _SHARED | {"--far": "--server-far"}),
     ("lab", "relay"): (["lab", "streaming"], {}),
     ("train",): (["train"], _SHARED | {"--late": "--stale-gradients", "--lambda": "--staleness-factor"}),
 }
-#: Former and current prefix of an option's values, by the option's current name.
+#: Former and current prefix of an option's values, keyed by the option's current name.
 _VALUES = {"--stale-gradients": ("fold", "apply-late"), "--overlap": ("stale:", "delayed:")}
 
 
@@ -129,7 +129,7 @@ def options(version: Annotated[bool, typer.Option(
 def main() -> None:
     """Run the command in ``sys.argv``, print errors as messages without tracebacks, and exit the process."""
     sys.argv[1:] = translated(sys.argv[1:])
-    if sys.stdout is None:  # otherwise, a file that is opened next would become standard output
+    if sys.stdout is None:  # otherwise, the next file that is opened would become standard output
         print("error: Standard output must be open, not closed: send it to a file, or to /dev/null", file=sys.stderr)
         sys.exit(1)
     tolerate(sys.stdout, sys.stderr)

@@ -24,12 +24,12 @@ __all__ = ["NOT_MODELLED", "Column", "Table", "columns_of", "count_text", "pairs
 
 #: Text for a figure that the model does not provide.
 NOT_MODELLED = "not modelled"
-#: Widest cell, in characters, that is not broken into several lines.
+#: Maximum width, in characters, of a cell that is not broken into several lines.
 _WIDEST = 24
 
 
 def shown(value: Any, form: str | Callable[[Any], str] = "", *, missing: str = "-") -> str:
-    """Format a value by a number format, such as ``,`` or ``.2%``, or by a function; None gives ``missing``."""
+    """Format a value with a number format, such as ``,`` or ``.2%``, or a function; None gives ``missing``."""
     if value is None:
         return missing
     if callable(form):
@@ -63,9 +63,9 @@ class Column:
     title: str = ""
     #: Function that returns the value for a row; by default the row's item or attribute with the column's name.
     of: Callable[[Any], Any] | None = None
-    #: Whether the figure comes from a model, which the heading then states.
+    #: Whether the figure comes from a model; if so, the heading states this.
     modelled: bool = False
-    #: Columns of the rows that the value contains, if it is a list of rows.
+    #: If the value is a list of rows, their columns.
     columns: Sequence["Column"] = ()
 
     @property
@@ -97,7 +97,7 @@ def record(columns: Sequence[Column], row: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table of rows, which ``console.print`` prints, if necessary wider than the console."""
+    """A table of rows for ``console.print``; it may be wider than the console."""
 
     title: str
     columns: Sequence[Column]
@@ -126,7 +126,7 @@ class Table:
 
     @property
     def right(self) -> list[bool]:
-        """Whether each column contains numbers and is right-aligned; the first one contains names."""
+        """Whether each column contains numbers and is right-aligned; the first column contains names."""
         return [number > 0 and (column.format != "" or not any(
             isinstance(column.value(row), str | list | tuple | bool) for row in self.rows))
             for number, column in enumerate(self.columns)]
@@ -169,8 +169,8 @@ def pairs(title: str, rows: Sequence[Sequence[str]], *, labels: Sequence[str] = 
 
 
 def columns_of(*items: str | Column | type, **names: str) -> tuple[Column, ...]:
-    """Create columns from strings of words, each ``name`` or ``name:format``, and from dataclasses. A dataclass
-    gives a column per field, which ``names`` can rename."""
+    """Create columns from dataclasses, and from strings of words, each ``name`` or ``name:format``. A dataclass has
+    one column per field; ``names`` can rename them."""
     columns: list[Column] = []
     for item in items:
         if isinstance(item, str):

@@ -37,8 +37,8 @@ TransportOption = Annotated[TransportName, Option("Transport to the nodes.")]
 class Progress:
     """Progress of stages of a build and steps of training, as bars on a terminal and as lines elsewhere.
 
-    In a pipe or a file, each stage prints a line when it starts, and a stage with a number of steps prints further
-    lines, at least ``interval`` seconds apart.
+    In a pipe or a file, each stage prints a line when it starts, and a stage with a known number of steps prints
+    further lines, at least ``interval`` seconds apart.
     """
 
     def __init__(self, console: Console, *, interval: float = 10.0):
@@ -64,7 +64,7 @@ class Progress:
             self._end()
 
     def _end(self) -> None:
-        """End the stage; record the duration of a stage without steps, as an estimate for the next run."""
+        """End the stage; record the duration of a stage without steps, to estimate it in the next run."""
         if self._stage and self._total is None:
             stage_times.note(self._stage, time.monotonic() - self._begun)
         self._stage = ""
@@ -84,7 +84,7 @@ class Progress:
             self.say(f"{name}{steps} …" + ("" if seconds is None else f" up to {duration(seconds)}"))
 
     def _line(self, note: str) -> None:
-        """Print the progress of a stage with steps, unless there is a bar or the last line is recent."""
+        """Print the progress of a stage with steps, unless there is a bar or a line was printed recently."""
         now = time.monotonic()
         if self._console.is_terminal or self._total is None or now < self._said + self._interval:
             return
@@ -100,7 +100,7 @@ class Progress:
             self._line(note)
 
     def say(self, text: str) -> None:
-        """Print a separate line."""
+        """Print a line."""
         self._console.print(text, soft_wrap=True)
 
     def step(self, training: Training) -> None:

@@ -1,7 +1,7 @@
 """Generator of the documents that are derived from the sources.
 
-``python -m host.documents`` writes them; with ``--check`` it only compares, and fails if one is out of date.
-``make registers`` runs PeakRDL to create HTML pages and a C header from docs/registers.rdl.
+``python -m host.documents`` writes them; with ``--check`` it only compares them, and fails if a document is out of
+date. ``make registers`` runs PeakRDL to create HTML pages and a C header from docs/registers.rdl.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ def _paragraph(text: str, *, item: bool = False) -> list[str]:
                          break_long_words=False, break_on_hyphens=False)
 
 
-#: Registers, in the order in which documents list them.
+#: Registers, in the order of the documents.
 _ENTRIES = (*REGISTERS, *TENANT_REGISTERS, *SLOT_REGISTERS)
 
 
@@ -169,7 +169,7 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _meanings(kind: type) -> dict[str, str]:
-    """Text for each parameter that a docstring describes, by name."""
+    """Text on each parameter that a docstring describes, by name."""
     lines = inspect.cleandoc(kind.__doc__ or "").split("\n")
     texts: dict[str, str] = {}
     names: list[str] = []

@@ -4,4 +4,4 @@ __all__ = ["ExpectedError"]
 
 
 class ExpectedError(Exception):
-    """An error of the input, the machine or the nodes; commands print its message without a traceback."""
+    """An error in the input, the machine or the nodes; commands print the message without a traceback."""

@@ -1,7 +1,7 @@
 """Description of a feature's additions to the host; the core calls each addition at its point of use.
 
 A feature has the name of its gateware in :data:`hdl.registry.FEATURES`. Its files are in ``host/features/<name>``,
-and its description is in ``feature.py`` there. Nothing of a feature is imported before its name is used.
+and its description is in ``feature.py`` there. No part of a feature is imported before its name is used.
 """
 
 import functools
@@ -46,7 +46,7 @@ Bits: TypeAlias = npt.NDArray[np.uint32]
 class Feature:
     """Base class of the descriptions of features; by default a feature adds nothing."""
 
-    #: The part of the feature that golden nodes lack, and the reason; None if they support the whole feature.
+    #: The part of the feature that golden nodes do not support, and the reason; None if they support all of it.
     not_golden: tuple[str, str] | None = None
 
     # Additions to the driver.
@@ -63,7 +63,7 @@ class Feature:
         """Prepare nodes while their links are held in reset."""
 
     def after_reset(self, devices: "Devices") -> None:
-        """Prepare nodes after their links have been restarted."""
+        """Prepare nodes after a restart of their links."""
 
     def codebook_words(self, codec: str, centroids: Bits) -> Bits:
         """Contents of a node's codebook memory, for a codec and its centroids."""
@@ -132,7 +132,7 @@ class Feature:
         raise NotImplementedError
 
     def patience(self, workload: "Workload", config: "TrainingConfig", nodes: int) -> int:
-        """Cycles that a command of a run may wait for another command."""
+        """Maximum cycles that a command of a run may wait for another command."""
         raise NotImplementedError
 
     def stages(self, grid: Any, reconfiguration: Any, clock: "Callable[[], Cycles]") -> "RingStages":

@@ -60,11 +60,11 @@ class Option:
     minimum: float | None = None
     maximum: float | None = None
     choices: Collection[str] | None = None
-    #: Kind that values are checked against, if they do not come from a command line with its own checks.
+    #: Kind to check values against, unless they come from a command line, which checks them itself.
     kind: Argument | None = None
     #: Placeholder for the value in the help.
     metavar: str | None = None
-    #: Text that the help shows in place of the field's default value.
+    #: Text shown in the help instead of the field's default value.
     shown_default: str | None = None
 
     def check(self, name: str, value: Any) -> Any:
@@ -96,7 +96,7 @@ def option(default: Any, *flags: str, help: str = "", **description: Any) -> Any
 
 
 def _shared(hint: Any) -> Option | None:
-    """Option in an ``Annotated`` type, if there is one."""
+    """The option in an ``Annotated`` type, if there is one."""
     return next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, Option)), None)
 
 
@@ -130,7 +130,7 @@ def _is_section(hint: Any) -> bool:
 
 def _called(function: Callable[..., Result], parameters: Sequence[inspect.Parameter],
             sections: Mapping[str, type[Section]]) -> Callable[..., Result]:
-    """Wrap a function so that it accepts ``parameters``, from which its sections are created in order."""
+    """Wrap a function so that it accepts ``parameters``; its sections are created from them, in order."""
     signature = inspect.Signature(parameters)
 
     @functools.wraps(function)
@@ -152,7 +152,7 @@ def _called(function: Callable[..., Result], parameters: Sequence[inspect.Parame
 def with_sections(function: Callable[..., Result]) -> Callable[..., Result]:
     """Decorate a function so that the fields of its sections replace the sections as parameters.
 
-    Sections are created, and so validated, in the order of the parameters, before the function is called. A
+    Sections are created, and thereby validated, in the order of the parameters, before the function is called. A
     ``ValueError`` is raised if two parameters have the same name.
     """
     sections = {name: hint for name, hint in function.__annotations__.items() if _is_section(hint)}

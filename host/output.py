@@ -1,6 +1,6 @@
 """The folder of results: checks before work begins, and files that are either complete or absent.
 
-A folder contains the results of one run. A run locks it, and moves the results of the previous run to ``previous/``.
+A folder contains the results of one run. A run locks it, and moves the previous run's results to ``previous/``.
 
 Example
 -------
@@ -57,7 +57,7 @@ _ADVICE = {
 
 
 def _refusal(path: Path, error: OSError) -> OutputError:
-    """Create the error for a path that the system does not allow to be written."""
+    """Create the error for a path that the system does not allow this process to write."""
     code = error.errno or errno.EIO
     reason = os.strerror(code)
     advice = _ADVICE.get(code, "choose another folder with --output")
@@ -75,7 +75,7 @@ def _beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove temporary files of killed processes next to a file. Live processes lock theirs."""
+    """Remove temporary files of killed processes next to a file. Live processes lock their files."""
     for beside in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         with contextlib.suppress(OSError), beside.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,9 +129,9 @@ def claim(folder: Path, *, files: Sequence[str], keep: Sequence[str] = (), space
     """Begin a run in a folder: check and lock it, move previous results to ``previous/``, and return it.
 
     The lock is released when the process ends, for whatever reason, or by :func:`release`. ``files`` are all files
-    that runs of this kind write, relative to the folder; only these are moved, and only these are replaced in an
-    older ``previous/``. The run continues from the files in ``keep``, which are not moved. Raises ``OutputError`` if
-    a run is active in the folder, or files cannot be written or moved.
+    that runs of this kind write, relative to the folder; only these files are moved, and replaced in an older
+    ``previous/``. The run continues from the files in ``keep``, which are not moved. Raises ``OutputError`` if a run
+    is active in the folder, or files cannot be written or moved.
     """
     prepare(folder, files=[name for name in files if "/" not in name], space=space)
     _lock(folder)
@@ -140,7 +140,7 @@ def claim(folder: Path, *, files: Sequence[str], keep: Sequence[str] = (), space
 
 
 def _lock(folder: Path) -> None:
-    """Lock a folder for this process, unless it is already locked by it."""
+    """Lock a folder for this process, unless this process has already locked it."""
     real, path = folder.resolve(), folder / _LOCK
     while real not in _claimed:
         try:
@@ -171,7 +171,7 @@ def release() -> None:
     while _claimed:
         folder, descriptor = _claimed.popitem()
         with contextlib.suppress(OSError):
-            (folder / _LOCK).unlink(missing_ok=True)  # removed while locked, so that no file without an owner remains
+            (folder / _LOCK).unlink(missing_ok=True)  # removed while locked, so that no unowned file remains
         os.close(descriptor)
 
 

@@ -1,10 +1,10 @@
-"""Verbatim text for terminals and files: no markup or control characters, and none that cannot be encoded.
+"""Verbatim text for terminals and files, without markup, control characters or unencodable characters.
 
 Names of files, scripts and codecs, and texts of errors, may contain any characters. ``[/b]`` is not treated as
 markup, nor ``:smile:`` as an emoji, and an escape sequence does not move the cursor. All commands print to a
 :class:`PlainConsole`, and show progress in columns of :class:`PlainColumn`.
 
-Tables and verdicts use a few characters beyond ASCII. Where standard output is ASCII or Latin-1 (``LANG=C``,
+Tables and verdicts use a few characters beyond ASCII. If standard output is ASCII or Latin-1 (``LANG=C``,
 ``PYTHONIOENCODING=ascii``), a run must not fail when it prints its last line.
 """
 
@@ -34,12 +34,12 @@ codecs.register_error("gradring.plain", _replace)
 
 
 def plain(text: str, encoding: str) -> str:
-    """Replace characters that an encoding lacks: known ones by similar characters, the rest by ``?``."""
+    """Replace characters that an encoding lacks: some with similar characters, the rest with ``?``."""
     return text.encode(encoding, "gradring.plain").decode(encoding)
 
 
 def tolerate(*streams: TextIO) -> None:
-    """Make streams replace characters that their encodings lack, instead of raising an error."""
+    """Make streams replace characters that their encoding lacks, instead of raising an error."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="gradring.plain")

@@ -54,7 +54,7 @@ class Schema:
 
 
 def repeat_command(report: Mapping[str, Any], folder: Path) -> str | None:
-    """Command that repeats the run of a report in a folder; None if the report is not of a run."""
+    """Command that repeats the run of a report in a folder; None if the report is not a run's report."""
     return None if report.get("run") is None else shlex.join(["gradring", "train", str(folder / REPORT)])
 
 

@@ -49,7 +49,7 @@ class Signals:
         self._timer: threading.Timer | None = None
 
     def take(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: the first one waits for the end of the step, a second one interrupts it."""
+        """Handle a signal: the first signal waits for the end of the step, a second signal interrupts the step."""
         if self.asked is not None:
             raise Interrupted(number)
         self.asked = number
@@ -61,7 +61,7 @@ class Signals:
             self._timer.start()
 
     def settle(self) -> None:
-        """Remove the time limit, because a step has ended or was abandoned."""
+        """Remove the time limit, because a step has ended or has been abandoned."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -72,7 +72,7 @@ class Signals:
 
 
 def handled(handler: Handler, *numbers: signal.Signals) -> contextlib.AbstractContextManager[None]:
-    """Call a function on these signals during the block, unless they are ignored; in the main thread only."""
+    """During the block, call a function on these signals unless they are ignored; in the main thread only."""
     is_main = threading.current_thread() is threading.main_thread()
     return _replaced(handler, *(number for number in numbers if is_main and signal.getsignal(number) not in (
         signal.SIG_IGN, None)))  # None: a handler that was not installed from Python
@@ -115,11 +115,11 @@ def ended_at_once() -> contextlib.AbstractContextManager[None]:
 
 
 def restore_default(*numbers: signal.Signals) -> None:
-    """Restore the default action of signals, for this process and a program that replaces it."""
+    """Restore the default action of signals for this process, and for a program that replaces it."""
     for number in numbers:
         signal.signal(number, signal.SIG_DFL)
 
 
 def overlook(number: signal.Signals) -> None:
-    """Make a signal have no effect in this process; programs that it starts do not inherit this."""
+    """Make a signal have no effect in this process, but not in programs that the process starts."""
     signal.signal(number, lambda number, frame: None)

@@ -1,6 +1,6 @@
 """Durations of stages in previous runs, stored in ``stages.json`` of the cache folder.
 
-They are a convenience: if the file cannot be read or written, no durations are known.
+The file is optional: if it cannot be read or written, no durations are known.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from sim.verilated.processes import ToolError
 
 __all__ = ["LEAST", "known", "note"]
 
-#: Shortest duration, in seconds, that is recorded; a faster stage was cached or needs no line.
+#: Shortest recorded duration in seconds; a faster stage was cached, or does not need a line.
 LEAST = 2.0
 #: Number of stages that are kept; the oldest are removed.
 _MOST = 100

@@ -1,11 +1,11 @@
 """Container of a checkpoint: a tar archive with a manifest, its HMAC-SHA256 and the regions, in that order.
 
 The archive is canonical: the name and size of a member determine all other bytes of its header. A reader compares
-them, and takes only the manifest's size from a header. Regions are in order of name. ``tar xf`` unpacks the file.
+headers, and takes only the manifest's size from one. Regions are in order of name. ``tar xf`` unpacks the file.
 
 The manifest is canonical JSON: keys are sorted, there is no white space, and all characters are ASCII, so the same
-value always has the same bytes. Any other form is rejected, so nothing can be hidden in a manifest, such as a key
-with two values. All fields are validated before any is used. The state of a process consists of a region of canonical
+value always has the same bytes. Any other form is rejected, so a manifest cannot hide anything, such as a key with
+two values. All fields are validated before any is used. The state of a process consists of a region of canonical
 JSON, and regions with arrays as npy files.
 
 A reader reads no more than the sizes that it has checked: 512 bytes, the manifest of at most :data:`LARGEST_MANIFEST`
@@ -51,8 +51,8 @@ _LARGEST_SPACE = 1 << 28
 
 
 def canonical(value: Any) -> bytes:
-    """Canonical bytes of a value made of numbers, texts, lists and dictionaries with text keys. Raises ``ValueError``
-    if a number is not finite."""
+    """Canonical bytes of a value that consists of numbers, texts, lists and dictionaries with text keys. Raises
+    ``ValueError`` if a number is not finite."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
@@ -89,7 +89,7 @@ _NODE = record(
     contract=mapping(_name, lambda value: isinstance(value, bool | str), 32),
     programs=_programs, windows=mapping(_name, _windows, MAX_SPACES))
 
-#: State of the program banks: next set, number of the latest edit, and number and set of the waiting program.
+#: State of the program banks: next set, number of the latest edit, and number and first set of the waiting program.
 _BANKS = record(set=integer(0, 0xFFFF), latest=integer(0, 0xFFFF), model=integer(0, 255),
                 due=optional(integer(0, 0xFFFF)))
 
@@ -214,7 +214,7 @@ def array_region(number: int) -> str:
 
 
 def pack_state(value: Any) -> dict[str, bytes]:
-    """Convert a state of None, numbers, texts and arrays, in lists and dictionaries with text keys, to regions."""
+    """Convert a state (None, numbers, texts, arrays, lists, and dictionaries with text keys) to regions."""
     arrays: list[npt.NDArray[Any]] = []
     text = canonical(_pack(value, arrays))
     return {STATE: text, **{array_region(number): _npy(array) for number, array in enumerate(arrays)}}
@@ -298,7 +298,7 @@ _END = bytes(2 * _BLOCK)
 
 @dataclasses.dataclass(frozen=True)
 class Archive:
-    """A checkpoint with validated structure, but contents that have not been checked."""
+    """A checkpoint with a validated structure, and with contents that have not been checked yet."""
 
     manifest: dict[str, Any]
     regions: dict[str, bytes]
@@ -311,7 +311,7 @@ class Archive:
             raise BadMacError("manifest must have the HMAC of this key: it was changed, or made with another one")
 
     def check_regions(self) -> None:
-        """Raise ``BadRegionError`` for the first region with contents that do not match the manifest."""
+        """Raise ``BadRegionError`` for the first region that does not match the manifest."""
         for entry in self.manifest["regions"]:
             name = entry["name"]
             if hashlib.sha256(self.regions[name]).hexdigest() != entry["sha256"]:
@@ -345,7 +345,7 @@ def pack(fields: Mapping[str, Any], regions: Mapping[str, bytes], key: bytes) ->
 def open_archive(source: bytes | BinaryIO) -> Archive:
     """Read and validate the structure of a checkpoint.
 
-    Raises ``MalformedError`` if the bytes are not a checkpoint, or it is incomplete or not canonical, and
+    Raises ``MalformedError`` if the bytes are not a checkpoint, or are incomplete or not canonical, and
     ``BadVersionError`` if the file has a different format.
     """
     file = io.BytesIO(source) if isinstance(source, bytes) else source

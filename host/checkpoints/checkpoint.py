@@ -1,4 +1,4 @@
-"""Checkpoints of format 1, with a process frame, a device frame or both, checked before a restore.
+"""Checkpoints of format 1 with a process frame, a device frame or both, and checks before a restore.
 
 :func:`examine` performs the checks that need no target, and :func:`admit` then checks against the target, in
 the order of :class:`~host.checkpoints.rejections.Cause`. Nothing is written before all checks have passed.
@@ -59,9 +59,9 @@ _SPACES = ("weights", "masters", "codebook")
 def watermark(manifest: dict[str, Any], key: bytes) -> str:
     """Watermark of the model that a manifest describes, in hexadecimal digits: an HMAC with the owner's key.
 
-    The operator of the fabric has the key of the checkpoint's HMAC, but not this key, so a model of different
-    weights or structure cannot be passed off as the owner's. The structure is the contracts and windows of the
-    nodes; the weights are the digests of their regions. A checkpoint without device frame is marked as a whole.
+    The operator of the fabric has the key for the checkpoint's HMAC, but not the owner's key, so a model with
+    different weights or structure cannot be passed off as the owner's. The structure is given by the nodes' contracts
+    and windows, the weights by the digests of their regions. A checkpoint without device frame is marked as a whole.
     """
     device, regions = manifest["device"], manifest["regions"]
     if device is None:
@@ -89,7 +89,7 @@ _SKEW = 5
 class Stamp:
     """Origin of a checkpoint: its number, time and nonce."""
 
-    sequence: int = 0  # number of the checkpoint, greater than all earlier ones
+    sequence: int = 0  # number of the checkpoint, greater than all earlier numbers
     time: int = 0  # seconds since 1970
     nonce: str = "0" * 32  # random number chosen by the target, in hexadecimal digits; zeros allow any restore
     tenant: int = 0
@@ -113,14 +113,14 @@ class ProcessFrame:
     state: Any  # see :func:`host.checkpoints.archive.pack_state`
     step: int = 0  # number of steps so far
     epoch: int = 0  # number of passes over the examples
-    order: Any = None  # state of the order of examples; the manifest has its digest; None without an order
+    order: Any = None  # state of the order of examples; the manifest has a digest of it; None without an order
     nodes: int = 1
-    words: dict[str, int] = dataclasses.field(default_factory=dict)  # used words of each memory space of a node
+    words: dict[str, int] = dataclasses.field(default_factory=dict)  # used words in each memory space of a node
 
 
 def make(process: ProcessFrame | None, device: DeviceFrame | None, *, key: bytes, owner: bytes | None = None,
          stamp: Stamp | None = None) -> bytes:
-    """Encode a checkpoint of one or two frames; equal frames, stamps and keys give equal bytes.
+    """Encode a checkpoint of one or two frames; equal frames, stamps and keys result in equal bytes.
 
     ``key`` is the key of the manifest's HMAC; the key of an ``owner`` adds a watermark.
     """
@@ -140,7 +140,7 @@ def make(process: ProcessFrame | None, device: DeviceFrame | None, *, key: bytes
 
 
 def examine(source: bytes | BinaryIO, *, key: bytes, expected: Expectation | None = None) -> Archive:
-    """Perform the checks that need no target, up to STALE; raises ``RejectionError`` if one fails."""
+    """Perform the checks that need no target, up to STALE; raises ``RejectionError`` if a check fails."""
     archive, expected = open_archive(source), Expectation() if expected is None else expected
     archive.authenticate(key)
     manifest = archive.manifest
@@ -161,7 +161,7 @@ def examine(source: bytes | BinaryIO, *, key: bytes, expected: Expectation | Non
 
 def admit(archive: Archive, ring: Ring, *, owner: bytes | None = None) -> DeviceFrame:
     """Check the result of :func:`examine` against a target, from TOO_SMALL to BAD_REGION; the watermark is checked
-    only with the key of its ``owner``."""
+    only if the key of its ``owner`` is given."""
     device = archive.manifest["device"]
     if device is None:
         raise TooSmallError("checkpoint must have a device frame to be restored on nodes")
@@ -188,8 +188,8 @@ def admit(archive: Archive, ring: Ring, *, owner: bytes | None = None) -> Device
 
 def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | None = None,
             expected: Expectation | None = None) -> tuple[Any, DeviceFrame]:
-    """Restore the state of nodes from a checkpoint, without starting anything. The watermark is checked only with the
-    key of its ``owner``.
+    """Restore the state of nodes from a checkpoint, without starting anything. The watermark is checked only if the
+    key of its ``owner`` is given.
 
     Returns the state of the process, None without a process frame, and the frame of the nodes. Raises
     ``RejectionError``, and leaves the target unchanged. The target must be in order and idle.
@@ -207,7 +207,7 @@ def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | 
 @contextlib.contextmanager
 def given_back(ring: Ring, before: DeviceFrame) -> Iterator[None]:
     """If the block raises ``ReadBackError``, restore ``before``, the previous frame of the nodes, and raise the error
-    again. It has the same windows as the frame that was loaded."""
+    again. ``before`` has the same windows as the frame that was loaded."""
     try:
         yield
     except ReadBackError:
@@ -233,7 +233,7 @@ def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
             raise TooSmallError(f"{where} must have two banks of programs")
         for programs in (node["programs"], node.get("idle", [])):
             longest = max((length for length, _ in programs), default=0)
-            # Nodes with one queue need no room for programs: the process sends them the commands.
+            # Nodes with one queue need no memory for programs: the process sends their commands.
             if config.queues > 1 and (len(programs) > config.queues or longest > config.programs.depth):
                 raise TooSmallError(f"{where} must have {len(programs)} queues of {longest} commands, not "
                                     f"{config.queues} of {config.programs.depth}")

@@ -1,7 +1,7 @@
 """The device frame of a checkpoint: the state of a ring's nodes, read and written through their host ports.
 
 A frame contains all state that later commands need, but no properties of the fabric: a ring with different latencies,
-lanes, threads or optimizer intervals continues from it bit-identically. docs/checkpoints.md explains the omissions.
+lanes, threads or optimizer intervals continues from a frame bit-identically. docs/checkpoints.md explains omissions.
 """
 
 import contextlib
@@ -39,14 +39,14 @@ Windows: TypeAlias = Mapping[str, Sequence[tuple[int, int]]]
 #: The same windows for all nodes, or separate windows for each node.
 Live: TypeAlias = Windows | Sequence[Windows]
 
-#: Registers omitted from a frame: settings of the fabric, which a target keeps, and one that triggers an action.
+#: Registers omitted from a frame: settings of the fabric, which a target keeps, and a register that starts an action.
 _LEFT = ("CONTROL", "TIMEOUT", "THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST", "DELAY_LINK",
          "RESUMED_SET")
 
 #: Registers that a frame includes.
 CARRIED = tuple(entry.name for entry in REGISTERS if entry.access is Access.SETTING and entry.name not in _LEFT)
 
-#: Bits of SLOT_n, where busy means "computing" or "taken", and of RESUMED_SET.
+#: Bits of SLOT_n (busy means "computing" or "taken") and of RESUMED_SET.
 _PENDING, _BUSY, _SLOT, _READY = 1 << 17, 1 << 16 | 1 << 18, 1 << 16, 1 << 17
 
 
@@ -109,7 +109,7 @@ def peers_of(nodes: int) -> list[list[int]]:
 
 
 def read(ring: Ring, live: Live | None = None) -> DeviceFrame:
-    """Read windows of a ring's nodes, by default all memories, after all queued commands have ended.
+    """Read windows of a ring's nodes, by default all memories, after the end of all queued commands.
 
     Raises ``RingError`` if an earlier command has failed, and ``RuntimeError`` if a program runs.
     """
@@ -153,8 +153,8 @@ def read(ring: Ring, live: Live | None = None) -> DeviceFrame:
 def load(ring: Ring, frame: DeviceFrame) -> None:
     """Write a frame to the nodes of a ring, after its links have been reset; nothing is started.
 
-    The ring must be in order and idle. Elements around the windows, and settings of the fabric, are unchanged. Raises
-    ``ReadBackError`` if a node has received different words of a program than were sent.
+    The ring must be in order and idle. Elements outside the windows, and settings of the fabric, are unchanged.
+    Raises ``ReadBackError`` if a node has received different words of a program than were sent.
     """
     devices = ring.devices
     _catch_up(ring, frame.fields["nodes"])
@@ -225,7 +225,7 @@ def scrub(ring: Ring) -> None:
 
 
 def digest(ring: Ring, live: Live | None = None) -> str:
-    """SHA-256 of a frame, by default of all memories, excluding numbers that are used only once."""
+    """SHA-256 of a frame, by default with all memories; numbers that are used only once are excluded."""
     numbers = ring.commands.numbers
     frame = read(ring, live)
     ring.commands.resume_from(*numbers)
@@ -236,7 +236,7 @@ def digest(ring: Ring, live: Live | None = None) -> str:
 
 
 def _take_flags(ring: Ring) -> None:
-    """Clear all flags, by a command that waits for them."""
+    """Clear all flags with a command that waits for them."""
     flags = {rank: int(device.read_register("FLAGS")) for rank, device in enumerate(ring.devices)}
     for rank, bits in flags.items():
         if bits:
@@ -261,7 +261,7 @@ def _bytes(words: npt.NDArray[np.uint32]) -> bytes:
 
 
 def _difference(actual: Any, expected: Any) -> str:
-    """Describe the expected values that differ, each with the actual value."""
+    """Describe the values that differ from the expected ones, each with its expected and its actual value."""
     if isinstance(actual, dict):
         return ", ".join(f"{name} 0x{value:08x}, not 0x{actual[name]:08x}" for name, value in expected.items()
                          if actual[name] != value)
@@ -275,7 +275,7 @@ MOST = 1 << 16
 
 
 def missing(devices: Sequence[Device], nodes: Sequence[Mapping[str, Any]]) -> int:
-    """Broadcasts that all nodes need for a frame's update counts; raises ``TooSmallError`` if none suffice."""
+    """Broadcasts that bring all nodes to a frame's update counts; raises ``TooSmallError`` if impossible."""
     most = MOST if devices[0].config.has_ring else 0
     counts = {node["rank"]: (node["version"] - int(device.read_register("WEIGHT_VERSION"))) % (1 << 32)
               for device, node in zip(devices, nodes, strict=False)
@@ -289,7 +289,7 @@ def missing(devices: Sequence[Device], nodes: Sequence[Mapping[str, Any]]) -> in
 
 
 def _catch_up(ring: Ring, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Increase update counts to the counts of a frame, by broadcasts. Memories stay unchanged, and links are reset.
+    """Increase update counts to the counts of a frame, with broadcasts. Memories stay unchanged, and links are reset.
 
     For nodes with SettableVersion, WEIGHT_VERSION is written instead. All other nodes, such as bitstream nodes,
     must lack the same number of updates.
@@ -344,7 +344,7 @@ def _program_fields(ring: Ring, regions: Mapping[str, bytes]) -> tuple[list[dict
 
 
 def _load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, bytes]) -> None:
-    """Load the programs of a frame; nodes with two banks verify both by their digests.
+    """Load the programs of a frame; nodes with two banks verify both banks by their digests.
 
     Programs cannot be read from nodes: a frame contains the words that nodes have acknowledged. Nodes with two banks
     compute a CRC-32 of the words that they receive for the idle bank. A restore therefore loads each program into the
@@ -383,7 +383,7 @@ def _load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, 
         if due != first:
             ring.programs.begin_set(due)
         _edit(ring, number=number + 1, first=due, region="idle")
-        if due != first:  # the set is over; the edit waits for the next run of the set
+        if due != first:  # the set has ended; the edit waits for the next run of the set
             ring.programs.begin_set(first)
 
 
@@ -434,7 +434,7 @@ def _edit(ring: Ring, *, number: int, first: int, region: str) -> None:
 
 @contextlib.contextmanager
 def _compared(ring: Ring, region: str) -> Iterator[None]:
-    """Add rank and region to the error of a node with a different digest."""
+    """Add the rank and the region to the error of a node with a different digest."""
     try:
         yield
     except WrongProgramError as error:

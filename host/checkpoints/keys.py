@@ -13,7 +13,7 @@ __all__ = ["key_of", "read_key", "user_key"]
 #: Environment variable with the path of the user's key file.
 VARIABLE = "GRADRING_KEY"
 
-#: Bytes in a key, which suits HMAC-SHA256, and maximum bytes read from a key file.
+#: Number of bytes in a key, suitable for HMAC-SHA256, and maximum number of bytes read from a key file.
 BYTES, MOST = 32, 4096
 
 

@@ -9,7 +9,7 @@ __all__ = ["BadMacError", "BadRegionError", "BadVersionError", "Cause", "Foreign
 
 
 class Cause(enum.StrEnum):
-    """Causes of a rejection, in the order that a restore checks them."""
+    """Causes of a rejection, in the order in which a restore checks them."""
 
     MALFORMED = "MALFORMED"
     BAD_VERSION = "BAD_VERSION"
@@ -39,7 +39,7 @@ class RejectionError(ValueError):
 
 
 class MalformedError(RejectionError, cause=Cause.MALFORMED):
-    """The bytes are not a checkpoint, or not a complete one."""
+    """The bytes are not a complete checkpoint."""
 
 
 class BadVersionError(RejectionError, cause=Cause.BAD_VERSION):
@@ -67,7 +67,7 @@ class WrongContractError(RejectionError, cause=Cause.WRONG_CONTRACT):
 
 
 class WrongWatermarkError(RejectionError, cause=Cause.WRONG_WATERMARK):
-    """Structure or weights differ from the model that the owner has marked."""
+    """The structure or the weights differ from the model that the owner has marked."""
 
 
 class WrongPeersError(RejectionError, cause=Cause.WRONG_PEERS):
@@ -80,7 +80,7 @@ class _RegionError(RejectionError):
     def __init__(self, node: int | None, region: str, reason: str):
         where = f"region {region}" if node is None else f"node {node}, region {region}"
         super().__init__(f"{where} {reason}")
-        self.node, self.region = node, region  # rank of its node; None for a region of the process
+        self.node, self.region = node, region  # rank of the region's node; None for a region of the process
 
 
 class BadRegionError(_RegionError, cause=Cause.BAD_REGION):

@@ -15,7 +15,7 @@ __all__ = ["cache_app"]
 
 cache_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-#: Seconds and name of each unit of time, largest first.
+#: Number of seconds and name of each unit of time, largest unit first.
 _UNITS = {"w": (7 * 86400, "weeks"), "d": (86400, "days"), "h": (3600, "hours"), "m": (60, "minutes")}
 
 

@@ -21,7 +21,7 @@ __all__ = ["wave_command"]
 
 
 def name_values(config: NodeConfig, wave: Path, *, nodes: int) -> Path:
-    """Write a save file next to a waveform, which displays machine states and enumeration members by name."""
+    """Write a save file next to a waveform, so that states and enumeration members are shown by name."""
     from sim.verilated.names import encodings, write_gtkw
 
     node, identity = Node(config), f"Node({config})"

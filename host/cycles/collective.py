@@ -1,17 +1,17 @@
 """Cycle model of collectives, packet by packet for all ranks: the cycles, and the words that are sent.
 
-Every rank sends the packets of docs/ring/collective/theory.md in one static order. The times of a packet therefore
-follow from the times of earlier packets by maxima and sums only, a max-plus recurrence, called the walk:
+Every rank sends the packets of docs/ring/collective/theory.md in one static order. The times of a packet are
+therefore only maxima and sums of times of earlier packets: a max-plus recurrence, called the walk:
 
     payload begins = max(its words are there, the link is free + header, a credit is back + header)
     payload ends   = max(begin + words, its last word is there)
     words are there at the next rank = begin + wire + HOP, and the cycles that a sum or the optimizer adds
 
-With n credits, a credit is back when the packet that was sent n packets earlier has left the successor's ingress.
-There it waits for the units after the ingress: the adder, decoders, the optimizer, and queues of one or two segments.
-The model stores when each unit is free (:class:`Units`), and how many cycles its packets take
-(:class:`~host.cycles.costs.Costs`). A time is an array over ranks. Units pass packets on as pairs of times, for their
-first and last word, so that a unit can start on a packet before it is complete.
+With n credits, a credit is back when the packet that was sent n packets earlier has left the successor's ingress. In
+the ingress, a packet waits for the units after it: the adder, decoders, the optimizer, and queues of one or two
+segments. The model stores the time when each unit is free (:class:`Units`), and the cycles that packets take
+(:class:`~host.cycles.costs.Costs`). A time is an array over ranks. Units pass on a packet as a pair of times, for its
+first and last word, so that the next unit can start before the packet is complete.
 
 If every block consists of whole segments, and all times have grown by the same constant since one of the last few
 segments, the remaining segments repeat this period. The walk then skips all such periods.
@@ -43,7 +43,7 @@ _CREDIT = constant("collectives", 2, "the last word that leaves an ingress to th
                    "without the wire", COMPARED)
 #: Maximum number of earlier packets that the walk remembers.
 _BACK = 16
-#: Number of segments that fit into the write-back buffer, and into the optimizer's gradient banks.
+#: Number of segments that fit into the write-back buffer and into the optimizer's gradient banks.
 _ROOM = 2
 #: Time of an event that no packet has to wait for yet.
 _NEVER = -(10 ** 9)
@@ -67,7 +67,7 @@ class Units:
         self.link = self.taken = zero
         #: Times when the adder of sums, the encoder of addends, the optimizer, and its second-to-last bank are free.
         self.adder = self.encoder = self.optimizer = self.bank = zero
-        #: Time when the last own sum has been written back; only with a gradient codec.
+        #: Time when the last sum of the node's own block has been written back; only with a gradient codec.
         self.rested = zero
         self.sent = collections.deque([zero] * _BACK, maxlen=_BACK)
         self.left = collections.deque([zero + _NEVER] * timing.credits, maxlen=timing.credits)
@@ -75,7 +75,7 @@ class Units:
         self.decodes = collections.deque([zero] * _BACK, maxlen=_BACK)
         self.weights = collections.deque([zero] * _BACK, maxlen=_BACK)
         self.stores = collections.deque([zero] * _ROOM, maxlen=_ROOM)
-        #: Rows that each of the other readers of the gradient memory has yet to prefetch.
+        #: Number of rows that each of the gradient memory's other readers still has to prefetch.
         self.behind: list[Numbers] = []
         self.words = np.zeros(nodes, dtype=np.int64)
 
@@ -116,7 +116,7 @@ class Units:
         self.left.append(end)
 
     def read(self, rows: Numbers) -> Numbers:
-        """Cycles to read a number of rows of the gradient memory, whose readers alternate."""
+        """Cycles to read a number of rows of the gradient memory; its readers alternate."""
         shares = [np.minimum(rows, backlog) for backlog in self.behind]
         self.behind = [backlog - share for backlog, share in zip(self.behind, shares, strict=True)]
         return rows + sum(shares, start=np.zeros_like(rows))
@@ -146,7 +146,7 @@ class Units:
         return begun, end
 
     def land(self, end: Numbers, elements: Numbers) -> None:
-        """Store a segment when its last element has been decoded, at ``end``; only whole segments are stored."""
+        """Store a segment at time ``end``, when its last element is decoded; only whole segments are stored."""
         stored = np.maximum(self.stores[-1], end + self.timing.stored) + self.rows(elements)
         self.stores.append(np.where(elements > 0, stored, self.stores[-1]))
 
@@ -198,7 +198,7 @@ class CollectiveCycles:
     cycles: int
     #: Words sent by the busiest rank, including headers and CRCs.
     words: int
-    #: Words that the same rank sends during scatter-reduce, included in ``words``.
+    #: Words that this rank sends during scatter-reduce, included in ``words``.
     scatter: int
 
 
@@ -245,7 +245,7 @@ class _Collective:
         self.scatter_words = self.scatter_words + units.words - before
 
     def _read_ahead(self, segment: int) -> None:
-        """Add the rows that readers other than the addends' reader may prefetch from this segment on."""
+        """Add the rows that all readers except the addends' reader may prefetch from this segment on."""
         ahead = [*([(_AHEAD, 0)] if self._shares else []), *([(_BANKS, 1)] if self._fused else [])]
         more = [sum((self._rows(n, distance) for n in (range(count) if segment == 0 else [segment + count - 1])),
                     start=np.zeros_like(self._none)) for count, distance in ahead]
@@ -265,7 +265,7 @@ class _Collective:
             last = self._none + timing.loaded + BEHIND + np.maximum(rows + shared, words)
             self._read_ahead(segment)
             return first, last
-        if not self._shares:  # these rows were read long ago
+        if not self._shares:  # these rows have been read much earlier
             return self._none, self._none
         ahead = sum((self._rows(segment + number, 0) for number in range(1, _AHEAD - 1)), start=np.zeros_like(rows))
         left = np.maximum(units.behind[0] - ahead, 0)
@@ -367,14 +367,14 @@ class _Collective:
             there = self._land(arrival, costs.elements(segment, -hop), passed=hop < costs.nodes - 2)
 
     def _stored(self, segment: int) -> There:
-        """Times of the weights of the own block that a separate all-gather reads."""
+        """Times of the weights in the node's own block, as read by a separate all-gather."""
         words = self._costs.gather(segment, 1)
         begun = self.units.encoder
         self.units.encoder = begun + np.maximum(words, self._rows(segment, 1))
         return begun + self._timing.given, self.units.encoder + self._timing.given
 
     def _restore(self, there: There, segment: int) -> None:
-        """Write back the decoded own block, before all other blocks."""
+        """Write back the node's decoded own block before all other blocks."""
         units, elements = self.units, self._costs.elements(segment, 1)
         begun = np.maximum(there[0], units.weights[-1])
         end = np.maximum(begun + np.maximum(self._costs.gather(segment, 1), units.rows(elements)), there[1])
@@ -410,7 +410,7 @@ class _Collective:
         return np.concatenate([self.units.times(), *(np.stack(pair) for pair in self.kept.values()), *waiting])
 
     def skip(self, cycles: int, periods: int, segments: int, words: tuple[Numbers, Numbers]) -> None:
-        """Skip ``periods`` periods, each with these cycles, segments, and total and gradient words."""
+        """Skip ``periods`` periods, each with these numbers of cycles, segments, words, and gradient words."""
         units = self.units
         units.move(periods * cycles)
         units.words = units.words + periods * words[0]
@@ -426,12 +426,12 @@ class _Periods:
     """Detector of periods in the times of a walk."""
 
     def __init__(self, latency: int):
-        # Times that precede every event that can still cause a wait have no effect.
+        # Times that precede all events that can still cause a wait have no effect.
         self._past = 4096 + 4 * latency
         self._found: list[tuple[int, int, Numbers, list[Numbers], tuple[Numbers, Numbers]]] = []
 
     def look(self, number: int, walk: _Collective) -> tuple[int, int, tuple[Numbers, Numbers]] | None:
-        """Segments, cycles and words of a period that ends with this segment; None if no period ends here."""
+        """Segments, cycles and words of a period that ends with this segment, or None without a period."""
         times = walk.times()
         now = int(times.max())
         since = np.maximum(times - now, -self._past)
@@ -447,7 +447,7 @@ class _Periods:
 
 def collective_cycles(kind: Collective, form: Format, timing: Timing, *, length: int, nodes: int,
                       latency: int) -> CollectiveCycles:
-    """Model a collective on a ring of two or more nodes, with these node latencies and this format; links delay words
+    """Model a collective on a ring of two or more nodes with the given node latencies and format; links delay words
     and credits by ``latency`` cycles."""
     sums = kind is Collective.ALL_REDUCE
     return cycles_of_costs(kind, Costs(form, length=length, nodes=nodes, segment=timing.segment, sums=sums), timing,

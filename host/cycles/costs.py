@@ -1,10 +1,10 @@
 """Costs of packets: elements, words and positions of each segment of each block at each hop.
 
-They equal the costs of :mod:`sim.golden.ring` exactly if the number of elements determines a codec's words; for
-zero-value compression of gradients with a given density, they are the expected values. Therefore no gradients are
-needed, and costs are available for rings of any size, segment by segment. In short segments with zeros in the same
-positions on all nodes, the number of nonzero elements varies between blocks by a binomial distribution; all other
-blocks wait for the fullest one. If gradients are given, :class:`CountedCosts` counts their zeros.
+They equal the costs of :mod:`sim.golden.ring` exactly if the number of elements determines the number of words; for
+zero-value compression of gradients with a given density, they are expected values. Therefore no gradients are needed,
+and costs are available for rings of any size, segment by segment. In short segments with zeros in the same positions
+on all nodes, the number of nonzero elements varies between blocks by a binomial distribution; all other blocks wait
+for the fullest one. If gradients are given, :class:`CountedCosts` counts their zeros.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ __all__ = ["Costs", "CountedCosts", "Format", "Zeros"]
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
-#: Golden ratio as a fraction; the fractional parts of its multiples are spread evenly, without a pattern.
+#: Fractional part of the golden ratio; its multiples modulo 1 are spread evenly, without a pattern.
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -69,7 +69,7 @@ class Format:
 def _binomial(count: int, density: float) -> npt.NDArray[np.float64]:
     """Probabilities that at most 0, 1, … of ``count`` elements are nonzero."""
     terms = np.ones(1)
-    for _ in range(count):  # only products and sums, which are identical on every processor
+    for _ in range(count):  # uses only products and sums, which are identical on every processor
         terms = np.append(terms * (1 - density), 0) + np.append(0, terms * density)
     return np.asarray(np.minimum(np.cumsum(terms), 1))
 
@@ -77,12 +77,12 @@ def _binomial(count: int, density: float) -> npt.NDArray[np.float64]:
 class Costs:
     """Costs of all packets of a vector.
 
-    Costs are requested by segment, and by distance of the block from the rank; the result is an array over ranks.
+    Costs are requested by segment and by the block's distance from the rank; the result is an array over ranks.
 
     Parameters
     ----------
     length, nodes, segment : int
-        Number of elements of the vector, of ranks, and of elements in a segment.
+        Numbers of elements in the vector, of ranks, and of elements in a segment.
     sums : bool
         Whether sums are gathered, as in an all-reduce, instead of weights.
     """
@@ -111,7 +111,7 @@ class Costs:
 
     @property
     def full(self) -> int:
-        """Number of segments, from the first one on, with the same costs in every block."""
+        """Number of initial segments that have the same costs in every block."""
         return int(self.sizes.min() // self.segment)
 
     def scatter(self, hop: int, segment: int, distance: int) -> Numbers:

@@ -1,8 +1,8 @@
 """Estimated cycles of a schedule's commands, before any of them has run.
 
-For COMPUTE, an engine with :attr:`Costs.macs` multiply-adds per cycle is assumed. For collectives, a table contains
+COMPUTE is assumed to use an engine with :attr:`Costs.macs` multiply-adds per cycle. For collectives, a table contains
 cycles measured on Verilated nodes with the defaults of :class:`~hdl.config.NodeConfig`, dense gradients, raw weights,
-momentum and links of 16 cycles; estimates between its entries are linear. Sparse gradients and codecs are faster.
+momentum and links of 16 cycles; other values are interpolated. Sparse gradients and codecs are faster.
 """
 
 import bisect
@@ -20,7 +20,7 @@ _LATCH = constant("schedules", 4, "a LATCH", "assumed")
 
 
 class Collective(enum.Enum):
-    """Collectives, by the names of their operations; schedules use all of them except the all-reduce."""
+    """Collectives, named after their operations; schedules use all except the all-reduce."""
 
     FUSED_UPDATE = enum.auto()
     ALL_REDUCE = enum.auto()

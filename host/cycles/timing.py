@@ -41,7 +41,7 @@ class Timing:
     #: Whether gradients are added in zero-value form, group by group; and whether weights have no codec.
     grouped: bool
     raw: bool
-    #: Additional cycles for a word of a sum, compared with a word that is forwarded.
+    #: Additional cycles for a word of a sum, compared with a forwarded word.
     summed: int
     #: Cycles from a command's start to the first word of a gradient, and of a weight in a separate all-gather.
     loaded: int
@@ -51,12 +51,12 @@ class Timing:
     landed: int
     #: Latency of the write-back buffer in cycles.
     stored: int
-    #: Cycles from the optimizer's first input beat to its first result, and from there to a word.
+    #: Cycles from the optimizer's first input beat to its first result, and from this result to a word.
     updated: int
     first: int
     #: Cycles from the optimizer's last result to the last word.
     kept: int
-    #: Number of elements that enter the optimizer together, and cycles between such inputs.
+    #: Number of elements that enter the optimizer together, and cycles between these inputs.
     update_lanes: int
     interval: int
     #: Number of bits of a group number.
@@ -75,7 +75,7 @@ class Timing:
 
 
 def _coding(name: str, lanes: int) -> tuple[int, int, int]:
-    """Beats of a block of a codec; cycles from its last beat to its first word; and cycles from words to elements."""
+    """Beats of a codec's block; cycles from the last beat to the first word; and cycles from words to elements."""
     codec = CODECS[name]
     beats = max(int(getattr(codec, "block", 1)), lanes) // lanes
     encode, decode = (int(create_unit(unit, codec, lanes).latency + words.latency)
@@ -96,8 +96,8 @@ def _optimizer(config: NodeConfig) -> StreamedOptimizer:
 def timing_of(config: NodeConfig) -> Timing:
     """Latencies of a node with this configuration.
 
-    Raises ``ValueError`` for an int16 node, or a weight codec with a codebook, as the model does not include the time
-    to read the codebook.
+    Raises ``ValueError`` for an int16 node, or for a weight codec with a codebook, since the model does not include
+    the time to read the codebook.
     """
     if not config.has_ring:
         raise ValueError("Node must have collectives to be predicted, not be an int16 node")

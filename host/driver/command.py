@@ -26,26 +26,26 @@ class Command:
     rank: int = 0
     size: int = 1
     port: int = 0  # number of the ring; always 0 on a node with one port
-    # addresses in elements, multiples of 32. In the weight memory, MASK has its jobs at ``weight_base`` and the words
-    # of external masks at ``state_base``; SPARSIFY has its errors at ``weight_base``, and INFER its layers.
+    # addresses in elements, multiples of 32. In the weight memory, ``weight_base`` addresses the jobs of MASK, the
+    # errors of SPARSIFY and the layers of INFER, and ``state_base`` the external masks of MASK.
     gradient_base: int = 0
     weight_base: int = 0
     state_base: int = 0
     length: int = 0  # number of elements, or of samples for INFER
-    # packets carry ``epoch`` and ``collective``, so that nodes reject other commands' packets; equal on all nodes
+    # packets contain ``epoch`` and ``collective``, so that nodes reject packets of other commands; equal on all nodes
     epoch: int = 0
-    root: int = 0  # rank that a BROADCAST starts from, or that owns all groups
+    root: int = 0  # rank where a BROADCAST starts, or rank that owns all groups
     collective: int = 0
-    # flags to wait for, and clear, before the start, and flags to set after a successful end; 16 bits each
+    # flags to wait for, and clear, before the start; flags to set after a successful end; 16 bits each
     wait: int = 0
     signal: int = 0
     tag: int = 0  # number reported in the event; 16 bits
     tenant: int = 0  # owner of the command; always 0 on a node without tenants
-    # numbers of the commands, in the programs of the first and the second other queue, that must end before this one
-    # starts; 16 bits each, 0 for none
+    # numbers of the commands, in the programs of the first and of the second other queue, that must end before this
+    # command starts; 16 bits each, 0 for none
     after_0: int = 0
     after_1: int = 0
-    # number of passes, 0 to 3, by which the commands ``after_0`` and ``after_1`` are earlier
+    # number of passes, 0 to 3, between the commands ``after_0`` and ``after_1`` and this command
     lag_0: int = 0
     lag_1: int = 0
     # with ``remote``, ``after_1`` and ``lag_1`` refer to queue ``unit_queue`` of the node of rank ``unit``
@@ -90,17 +90,17 @@ class ProgramRun:
 
     passes: int
     model: int = 0  # number of the program that is loaded
-    parity: int = 0  # copy of the weights, 0 or 1, that commands with ``alternate`` use in the first pass
-    # number added to the numbers of collectives in the first pass, and its increase from pass to pass
+    parity: int = 0  # copy of the weights (0 or 1) that commands with ``alternate`` use in the first pass
+    # offset of the numbers of collectives in the first pass, and its increase from pass to pass
     collective: int = 0
     collectives: int = 0
-    # number of the run, 1 to 63: the same on all nodes of a ring, and different from the last 62 numbers. With
-    # 0, nodes do not show each other their progress, so no command can wait for another node.
+    # number of the run, 1 to 63: the same on all nodes of a ring, and different from the last 62 numbers. With 0,
+    # nodes do not report their progress to each other, so no command can wait for another node.
     number: int = 0
-    # position of the node in the ring that carries its control words, and size of that ring
+    # position of the node in the ring that carries its control words, and size of this ring
     rank: int = 0
     size: int = 0
-    # passes since the weights were written, modulo 2^16, for weight versions; with 0 a node counts its own updates
+    # passes since the weights were written, modulo 2^16, for weight versions; if 0, a node counts its own updates
     first: int = 0
 
     def __post_init__(self) -> None:
@@ -222,7 +222,7 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.OVER_BUDGET: "it took more cycles than BUDGET; ask the privileged host for more, or for less at once",
 }
 
-#: Statuses of a rejected command, which a node would reject again.
+#: Statuses of rejected commands; a node would reject the same command again.
 REFUSED = (EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH, EventStatus.BAD_RANK,
            EventStatus.BAD_RULE, EventStatus.BAD_MASK, EventStatus.BAD_LAYER, EventStatus.BAD_STRIDE,
            EventStatus.BAD_INSTRUCTION, EventStatus.BAD_UNIT, EventStatus.STALE, EventStatus.READ_DEAD,

@@ -19,7 +19,7 @@ __all__ = ["CommandQueueing", "PendingCommand"]
 T = TypeVar("T")
 
 _SETTLING = 8
-"""Maximum number of times to check whether links still move words."""
+"""Maximum number of checks whether links still move words."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -30,7 +30,7 @@ class PendingCommand(Generic[T]):
     commands: dict[int, Command]  # command of each node that has one, by rank
     nodes: int  # number of nodes of the ring
     patience: int  # maximum cycles of each poll for an event
-    # whether nodes carry out the command together, so that words move on the ring while it runs
+    # whether nodes execute the command together, so that words move on the ring while it runs
     on_ring: bool
     _wait: Callable[["PendingCommand[T]"], object]
     _conclude: Callable[["PendingCommand[T]"], T]
@@ -51,7 +51,7 @@ class PendingCommand(Generic[T]):
         return all(rank in self.events and self.events[rank].status == EventStatus.OK for rank in self.commands)
 
     def result(self) -> T:
-        """Wait for the command and all earlier ones. Later calls return the same result.
+        """Wait for this command and all earlier commands. Later calls return the same result.
 
         Raises ``RingError`` if the command failed on at least one node.
         """
@@ -87,7 +87,7 @@ class CommandQueueing:
         self._epoch = 0
         self._latest = 0
         self._queued: list[PendingCommand[Any]] = []
-        # Queue of each operation; an operation that any queue accepts is pushed to the last one.
+        # Queue of each operation; an operation that any queue accepts is pushed to the last queue.
         last = devices.config.queues - 1
         self._queues = {operation.code: last if operation.queue is None else min(operation.queue, last)
                         for config in devices.configs for operation in operations(config)}
@@ -133,7 +133,7 @@ class CommandQueueing:
             waiting = [device for device, event in zip(waiting, events, strict=True) if event is not None]
 
     def wait(self, *pending: PendingCommand[Any]) -> list[Any]:
-        """Wait for commands, by default all pending ones, and for all commands queued before them.
+        """Wait for commands, by default all pending commands, and for all commands queued before them.
 
         Returns their results, in order. If commands fail, the first ``RingError`` is raised after all have ended.
         """
@@ -158,7 +158,7 @@ class CommandQueueing:
         return pending
 
     def _collect(self) -> None:
-        """Collect the events of the oldest command. A collective may take any time while words move on the ring.
+        """Collect the events of the oldest command. A collective has no time limit as long as words move on the ring.
 
         A failure is explained after all later commands have ended: missing words cannot be counted while these
         commands move words on the ring.
@@ -184,7 +184,7 @@ class CommandQueueing:
                 pending.conclude()
 
     def _owner(self, event: Event, rank: int) -> PendingCommand[Any]:
-        """Return the queued command that an event belongs to: the one with its tag, or else the oldest."""
+        """Return the queued command that an event belongs to: the command with its tag, or else the oldest one."""
         return next((command for command in self._queued
                      if rank in command.commands and command.commands[rank].tag == event.tag), self._queued[0])
 
@@ -197,7 +197,7 @@ class CommandQueueing:
         and may replace its rank and size.
 
         ``conclude`` creates the result of a command that succeeded on every node; ``explain``, by default
-        :meth:`diagnose`, creates the error of a failed one.
+        :meth:`diagnose`, creates the error of a failed command.
         """
         tag = self.take_numbers(1)
         commands = {rank: Command(operation=operation, epoch=self._epoch, collective=tag, tag=tag,
@@ -220,8 +220,8 @@ class CommandQueueing:
     def settle(self, events: list[Event | None]) -> tuple[list[int] | None, int]:
         """Wait until no word moves, and add late events to ``events``.
 
-        Returns the words missing after each link since the ring was last in order, or None if words still move, and
-        the number of cycles without a word before they were counted.
+        Returns the words missing after each link since the ring was last in order (None if words still move), and the
+        number of cycles without a word before the words were counted.
         """
         rest = 2 * self._timeout
         moved = self._counters.moved()
@@ -238,7 +238,7 @@ class CommandQueueing:
     # Commands of single nodes.
 
     def submit_apart(self, commands: dict[int, Command], *, patience: int = 0) -> PendingCommand[dict[int, Event]]:
-        """Queue different commands, by rank of their nodes, each with ``patience`` extra cycles to complete."""
+        """Queue different commands, by rank of their nodes; each has ``patience`` extra cycles to complete."""
         tag = self.take_numbers(1)
         tagged = {rank: dataclasses.replace(command, tag=tag) for rank, command in commands.items()}
         # A node processes at least one element, or one word of a mask, per cycle.

@@ -56,7 +56,7 @@ _LOAD, _IDLE = places(program_header_layout()), places(program_header_layout(ban
 _HEADER = places(header_layout())
 
 TIMEOUT = 1_000_000
-"""Cycles that an answer may take in addition to the cycles of the request itself."""
+"""Maximum cycles for an answer, in addition to the cycles of the request itself."""
 
 PACKET_WORDS = 16_384
 """Payload words of the largest packet; longer transfers use several packets."""
@@ -80,10 +80,10 @@ class Device:
     config : Configuration
         Configuration that the node was built with.
     timeout : int
-        Cycles of the node's clock that an answer may take, in addition to the cycles of the request itself.
+        Maximum cycles of the node's clock for an answer, in addition to the cycles of the request itself.
     tenant : int or None
         Sender of the requests to a node with tenants: 0 for the privileged host, or a tenant. None if the transport
-        adds the sender, as the transport of a tenant's own driver does.
+        adds the sender, like the transport of a tenant's own driver.
     """
 
     latest_run: int = 0  # number of the latest run that was started on the node; 0 if there was none
@@ -114,7 +114,7 @@ class Device:
         return self._privileged
 
     def named(self, command: Command) -> Command:
-        """Return the command with the sending tenant as its owner, unless it names an owner itself."""
+        """Return the command with the sending tenant as its owner, unless the command already has an owner."""
         return dataclasses.replace(command, tenant=self._tenant) if self._tenant and not command.tenant else command
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class Device:
         self.transport.close()
 
     def connect(self) -> None:
-        """Check that a node answers, and that it has this configuration.
+        """Check that a node answers and has this configuration.
 
         Raises ``ConfigurationError`` if a different design answers, or a node of a different configuration.
         """
@@ -217,7 +217,7 @@ class Device:
     def submit_read_register(self, name: str) -> "Pending[int | float]":
         """Read a register: a float if its kind is float32, otherwise a number of 32 bits.
 
-        A node of 16-bit integers has signed 32-bit numbers in place of floats. A name that is not in
+        On a node for 16-bit integers, signed 32-bit numbers replace floats. A name that is not in
         :data:`hdl.control.registers.REGISTERS` raises a ``KeyError``, which lists the names.
         """
         entry = register(name)
@@ -226,7 +226,7 @@ class Device:
     read_register = _waits(submit_read_register)
 
     def submit_write_register(self, name: str, value: float) -> Pending[None]:
-        """Set a register. Kind float32 accepts a float, rounded to binary32, or a signed integer on a node of 16-bit
+        """Set a register. Kind float32 accepts a float, rounded to binary32, or a signed integer on a node for 16-bit
         integers.
 
         Raises ``ReadOnlyError`` if the register cannot be written, ``TypeError`` or ``ValueError`` if it cannot hold
@@ -289,7 +289,7 @@ class Device:
         """Write a one-dimensional array of bits (uint32) or numbers (float32), starting at ``address``; see
         :meth:`submit_read_memory`.
 
-        Raises ``BadAddressError`` if the memory does not exist, or is too small. In a transfer of several packets,
+        Raises ``BadAddressError`` if the memory does not exist, or is too small. If a transfer has several packets,
         the packets that fit are written.
         """
         words = bits_of(elements)
@@ -300,7 +300,7 @@ class Device:
         return Pending(self.complete, requests, _nothing)
 
     def _packets(self, space: int, address: int, count: int) -> Iterator[tuple[int, int, Words, str]]:
-        """Offset, size, access word and name in messages of each packet of a transfer."""
+        """Offset, size and access word of each packet of a transfer, and its name in messages."""
         if not 0 <= space < 16:
             raise ValueError(f"Memory space must be between 0 and 15, not {space!r}")
         if address < 0 or count < 0 or address + count > 1 << 28:
@@ -355,9 +355,9 @@ class Device:
         commands : sequence of Command
             Commands; loading none at slot 0 empties the program.
         model : int
-            Number of the program, which :meth:`run` refers to; the number of the latest load applies to all queues.
+            Number of the program, to be passed to :meth:`run`; the number of the latest load applies to all queues.
         idle : bool
-            Whether to load the bank that does not run, on a node with two banks; a program may run meanwhile.
+            Whether to load the idle bank of a node with two banks; a program may run meanwhile.
         """
         header = pack(_IDLE if idle else _LOAD, {"queue": queue, "slot": slot, "model": model, "idle": idle},
                       "Program's")
@@ -369,15 +369,15 @@ class Device:
     load_program = _waits(submit_load_program)
 
     def submit_edit(self, edit: Words, name: str) -> Pending[None]:
-        """Send the words of an EDIT, with its name in messages; the answer is the acknowledgement."""
+        """Send the words of an EDIT; messages call it ``name``. The answer is the acknowledgement."""
         return self._ask(Opcode.EDIT, name, _nothing, count=EDIT_WORDS, words=[edit], answer=0)
 
     def submit_run(self, run: ProgramRun) -> Pending[None]:
         """Start the programs of all queues; each command reports an event in each pass.
 
-        A node stores few events, and starts no command while it has no room for another event. Raises
-        ``ProgramNotLoadedError`` if no program or a different one is loaded, and ``ProgramRunningError`` if a program
-        already runs.
+        A node can store only a few events, and does not start a command while it has no room for another event.
+        Raises ``ProgramNotLoadedError`` if no program or a different one is loaded, and ``ProgramRunningError`` if a
+        program already runs.
         """
         self.latest_run = run.number
         return self._ask(Opcode.RUN, f"a run of {run.passes} passes of program {run.model}", _nothing,
@@ -399,7 +399,7 @@ class Device:
             return records(words, int(self.read_register("TRACE_POINTER")), since)
         pointer = int(self.read_register("TRACE_POINTER"))
         first, count = 2 * since % space.words, 2 * (pointer - since)
-        if not 0 <= count <= space.words - first:  # wanted records wrap around the end of the memory, or are too many
+        if not 0 <= count <= space.words - first:  # records wrap around the end of the memory, or are too many
             first, count = 0, space.words
         words = np.zeros(space.words, np.uint32)
         if count:

@@ -1,8 +1,8 @@
 """Devices of the nodes of a ring, by rank, their common formats, and requests to all nodes.
 
 A request to all nodes is sent to each of them before the wait for the first answer, so that they work at the same
-time. Nodes may have different configurations that agree on :data:`ALIKE`; buffers must then fit into the smallest
-memory of a region.
+time. Nodes may have different configurations if they agree on :data:`ALIKE`; buffers must then fit into the smallest
+memory of each region.
 """
 
 import operator
@@ -46,15 +46,15 @@ class Formats:
         self.segment = int(config.segment)  # number of elements in a segment
         self.elements = element_format(config)
         self.weight_codec = str(config.weights.codec)  # name of the codec of new weights in a fused update
-        self.has_codebook = bool(config.codebook_words)  # whether the codec has a codebook, which the host loads
+        self.has_codebook = bool(config.codebook_words)  # whether the codec has a codebook; the host loads it
         self.gradient_codec = str(config.gradients)  # name of the codec of gradients and their sums
-        # whether nodes keep master weights of their blocks, in addition to the weights that all nodes compute with
+        # whether nodes store master weights of their blocks, in addition to the weights that all nodes compute with
         self.has_master = bool(config.weights.has_master)
         self.has_residual = bool(config.has_residual)  # whether nodes keep the residual of the gradient codec
 
     @property
     def lanes(self) -> int:
-        """Elements in a memory row; raises ``ValueError`` if nodes differ in it."""
+        """Number of elements in a memory row; raises ``ValueError`` if it differs between nodes."""
         return int(alike(self._configs, "lanes"))
 
 
@@ -69,11 +69,11 @@ class Devices(tuple[Device, ...]):
             raise ValueError("A ring must have at least one node")
         if not 1 <= timeout < 1 << 30:
             raise ValueError(f"Timeout must be between 1 and {(1 << 30) - 1} cycles, not {timeout!r}")
-        # the distinct configurations of nodes; that of rank 0, for parameters that are the same on all nodes
+        # the distinct configurations of nodes; rank 0's configuration, for parameters that are the same on all nodes
         self.configs: list[Configuration] = list(dict.fromkeys(device.config for device in self))
         self.config = self.configs[0]
         self.formats = Formats(self.configs)
-        self.timeout = timeout  # cycles without a word on a node's links after which it abandons a command
+        self.timeout = timeout  # cycles without a word on a node's links until it abandons a command
 
     @property
     def privileged(self) -> bool:
@@ -90,7 +90,7 @@ class Devices(tuple[Device, ...]):
         self.ask(lambda rank, device: device.submit_write_register(name, value))
 
     def write_space(self, name: str, base: int, contents: Mapping[int, Vector]) -> None:
-        """Write words, by rank, to a memory space from ``base`` on; raises ``KeyError`` if a node lacks it."""
+        """Write each rank's words to a space, starting at ``base``; raises ``KeyError`` if a node lacks it."""
         numbers = self._numbers(name, contents)
         self.ask(lambda rank, device: device.submit_write_memory(numbers[rank], base, contents[rank]), contents)
 

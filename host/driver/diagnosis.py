@@ -1,7 +1,7 @@
 """Diagnosis of a failed collective from the events and counters of its nodes.
 
-A node that rejects a packet reports the reason. A node that times out cannot name the cause, so once words no longer
-move, the diagnosis names a link after which words are missing.
+A node that rejects a packet reports the reason. A node that times out does not know the cause. Once words no longer
+move, the diagnosis therefore names a link after which words are missing.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ class RingError(ExpectedError):
 
     def __init__(self, message: str, *, cause: int | None, events: list[Event | None]):
         super().__init__(message)
-        # rank of the node that rejected a packet or a command, not one that timed out as a consequence; otherwise of
-        # the node before the only link with undelivered words; None if neither is known
+        # rank of the node that rejected a packet or a command, rather than of a node that timed out as a consequence;
+        # otherwise, rank of the node before the only link with undelivered words; None if neither is known
         self.cause = cause
         self.events = events  # event of each node; None for a node that reported none
 
     @property
     def transient(self) -> bool:
-        """Whether the same command may succeed after the ring has recovered, since no node rejected it."""
+        """Whether the same command may succeed after recovery of the ring, since no node rejected it."""
         return not any(event is not None and event.status in REFUSED for event in self.events)
 
 
@@ -38,7 +38,7 @@ def explain(operation: int, events: list[Event | None], *, devices: Sequence[Dev
             missing: Sequence[int] | None, rest: int) -> RingError:
     """Create the error of a failed command from the nodes' events, None for a node that reported none.
 
-    An operation that this driver does not know is given as a code. ``missing`` and ``rest`` are the result of
+    An operation that is unknown to this driver is shown as a code. ``missing`` and ``rest`` are the result of
     :meth:`host.driver.command_queueing.CommandQueueing.settle`.
     """
     topology = RingTopology(len(devices))
@@ -67,7 +67,7 @@ def explain(operation: int, events: list[Event | None], *, devices: Sequence[Dev
 
 
 def report(rank: int, event: Event | None, devices: Sequence[Device]) -> str:
-    """Describe in one line the progress of a node, and the neighbour that it waited for."""
+    """Describe, in one line, the progress of a node and the neighbour that it waited for."""
     name = devices[rank].name
     if event is None:
         fields = devices[rank].read_fields("STATUS")

@@ -64,7 +64,7 @@ class OldEditError(DeviceError):
 
 
 class WrongProgramError(DeviceError):
-    """The node's idle bank has a different program than an edit names, or none."""
+    """The node's idle bank is empty, or contains a different program than the edit specifies."""
 
 
 class OutOfWindowError(DeviceError):
@@ -76,7 +76,7 @@ class ForeignTenantError(DeviceError):
 
 
 class NoAnswerError(DeviceError):
-    """A node that is reached through another node has not answered in time, and the request was abandoned."""
+    """A node that is reached through another node has not answered in time; the request was abandoned."""
 
 
 class ProtocolError(DeviceError):
@@ -84,7 +84,7 @@ class ProtocolError(DeviceError):
 
 
 class ConfigurationError(DeviceError):
-    """The node differs from the node that the driver was set up for."""
+    """The node differs from the node that the driver was configured for."""
 
 
 class DeviceTimeoutError(DeviceError, TimeoutError):

@@ -33,7 +33,7 @@ def far_words_of(config: Configuration) -> int:
 
 
 def read_far(devices: Devices, windows: _Windows) -> dict[tuple[int, int], Words]:
-    """Read windows of far memories, by rank and first element; raises ``DeviceError`` if one does not respond."""
+    """Read windows of far memories, by rank and first element; raises ``DeviceError`` without a response."""
     contents: dict[tuple[int, int], list[Words]] = {(rank, base): [] for rank, own in windows.items()
                                                     for base, _ in own}
     with _staged(devices, windows):
@@ -66,7 +66,7 @@ def clear_far(devices: Devices, windows: _Windows) -> None:
 
 @contextlib.contextmanager
 def _staged(devices: Devices, windows: _Windows) -> Iterator[dict[int, int]]:
-    """Borrow the start of the activation memories for parts of the windows; yields borrowed words by rank."""
+    """Borrow the start of the activation memories for parts of windows; yields the borrowed words by rank."""
     used = {rank: min(max((count for _, count in own), default=0), int(devices[rank].config.compute.activations))
             for rank, own in windows.items()}
     before = devices.read_space("activations", 0, used)
@@ -87,7 +87,7 @@ def _steps(devices: Devices, windows: _Windows) -> Iterator[dict[int, tuple[int,
 
 
 def _move(devices: Devices, operation: Operation, step: Mapping[int, tuple[int, int, int]]) -> None:
-    """Move a part between the start of the activation memory and the far memory, on each node that has one."""
+    """Move a part between the start of the activation memory and the far memory, on each node with a part."""
     for rank, (_, first, count) in step.items():
         device = devices[rank]
         device.push(device.named(Command(operation=operation, weight_base=0, state_base=first, length=count)))

@@ -1,8 +1,8 @@
 """Masks of matrices, and the layout of matrices in a node's memories for masking.
 
-A mask command masks one region of a node's gradient memory, where each row of each matrix starts at a new memory row.
-The weight memory contains a list of jobs, with shapes and masks, and after it the words of external masks.
-:func:`plan` lays out the regions that all jobs need.
+A mask command masks one region of a node's gradient memory; in this region, each row of each matrix starts at a new
+memory row. The weight memory contains a list of jobs, with shapes and masks, and after it the words of external
+masks. :func:`plan` lays out the regions that all jobs need.
 
 Nodes of 16-bit integers mask matrices of integers, and have no external masks. Their lists store each word of a job
 as two elements, the low half first.
@@ -36,7 +36,7 @@ BOUNDS = ("length_rows", "length_columns", "first_row", "end_row", "first_column
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mask(golden.Mask):
-    """Mask of a matrix, for nodes: see :class:`sim.golden.masking.Mask` and docs/masking/masking.md.
+    """Mask of a matrix, as executed by nodes: see :class:`sim.golden.masking.Mask` and docs/masking/masking.md.
 
     Raises ``ValueError`` if a parameter has more bits than a list of jobs can hold.
     """
@@ -111,11 +111,11 @@ def _up(value: int, multiple: int) -> int:
 
 
 def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int, element: str = FP32) -> list[Region]:
-    """Lay out jobs in regions, in their order; a job that does not fit is split between two matrices.
+    """Lay out jobs in regions, in order; a job that does not fit is split between two of its matrices.
 
     Memory rows have ``lanes`` elements; a region has room for ``elements`` elements of matrices, and for ``words``
-    words of the list of jobs and of external masks. Raises ``ValueError`` if there is no room for one matrix, or
-    nodes of type ``element``, fp32 or int16, cannot do the job.
+    words of the list of jobs and of external masks. Raises ``ValueError`` if there is no room for one matrix, or if
+    nodes of type ``element``, fp32 or int16, do not support the job.
     """
     for job in jobs:
         if job.matrices.dtype != _TYPES[element]:
@@ -192,7 +192,7 @@ def _bits(mask: npt.NDArray[np.bool_]) -> Words:
 
 
 def unpack(jobs: Sequence[MaskJob], regions: Sequence[Region], data: Sequence[Words]) -> list[Matrices]:
-    """Unpack the matrices of each job. ``data`` is the contents of each region in the gradient memory, and
+    """Unpack the matrices of each job. ``data`` contains the contents of each region in the gradient memory, and
     ``regions`` is the result of :func:`plan`."""
     results: list[Matrices] = [np.empty_like(job.matrices) for job in jobs]
     for region, words in zip(regions, data, strict=True):

@@ -1,8 +1,8 @@
 """Memories of a ring's nodes: buffers, an allocator that prevents overlaps, and the memory that a run needs.
 
-A buffer is at the same address on every node, in a region of the memory map (:mod:`hdl.memory_map`): ``gradients``,
-with residuals, ``weights``, or ``state``, with state planes and master weights. A command has one base per region, so
-a buffer of ``state`` reserves the same words in all memories of that region.
+A buffer is at the same address on every node, in a region of the memory map (:mod:`hdl.memory_map`): ``gradients``
+(with residuals), ``weights``, or ``state`` (state planes and master weights). A command has one base per region, so a
+buffer of ``state`` reserves the same words in all memories of that region.
 """
 
 import dataclasses
@@ -91,7 +91,7 @@ class Buffers:
         return self.weights.length
 
 
-#: Location of a vector: its buffers, its buffer in one region, or its length if it is at the start of each region.
+#: Location of a vector: its buffers, its buffer in one region, or, if it is at the start of each region, its length.
 Where = int | Buffer | Buffers
 
 
@@ -167,7 +167,7 @@ class Allocation:
     """Vectors in the memories of a ring's nodes: gradients, weights, state and errors."""
 
     length: int  # number of elements of the vectors
-    planes: int = 0  # state planes of the optimizer; a node keeps only its own block of each
+    planes: int = 0  # state planes of the optimizer; a node keeps only its own block of each plane
     packed_state: bool = False  # whether state is stored as bfloat16
     errors: bool = False  # whether errors of :meth:`host.driver.node_operations.NodeOperations.sparsify` are stored
     root_reduce: bool = False  # whether one node owns all groups, so that its block is the whole vector
@@ -177,7 +177,7 @@ class Allocation:
         return largest_block(self.length, 1 if self.root_reduce else nodes)
 
     def state_words(self, config: Configuration, *, nodes: int) -> int:
-        """Words that state, or master weights (which are never packed), occupy in a node."""
+        """Number of words that state, or master weights (never packed), occupy in a node."""
         block = self.block(nodes)
         if config.weights.has_master:
             return block
@@ -211,7 +211,7 @@ class Allocation:
                 f"parameters, nodes with more weight memory, or no density, which sends everything")
 
     def place(self, allocator: Allocator, config: Configuration, *, nodes: int) -> Buffers:
-        """Reserve buffers for the vectors, apart from all buffers that are already reserved.
+        """Reserve buffers for the vectors, outside all buffers that are already reserved.
 
         Raises ``ValueError``, and reserves nothing, if there is no room between those buffers, or if no ring of this
         size could hold the vectors.
@@ -242,7 +242,7 @@ def distance_of(node: NodeConfig) -> int:
 
 def fitted(node: NodeConfig, allocations: Sequence[Allocation], *, nodes: int,
            planes: int | None = None) -> NodeConfig:
-    """Return a simulated node with room for a run: a memory that is too small gets the next power of two.
+    """Return a simulated node with room for a run: memories that are too small are enlarged to powers of two.
 
     It has ``planes`` state planes, by default as many as the optimizers need, since a node without a second plane is
     simulated 1.5 times as fast. Raises ``ValueError`` if no node can have such large memories.

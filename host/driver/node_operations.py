@@ -45,7 +45,7 @@ class NodeOperations:
         alternative : float
             Value of elements that a mask does not keep; an integer on int16 nodes.
         behind : int
-            Elements at the start of the weight memory that are preserved; ignored with ``lists``.
+            Number of elements at the start of the weight memory that are preserved; ignored with ``lists``.
         data : Buffer, optional
             Buffer in the gradient memory for the matrices; by default the whole memory.
         lists : Buffer, optional

@@ -27,7 +27,7 @@ class Settings:
     gradient_scale: float  # factor by which the summed gradient is multiplied
     learning_rate: float  # factor of the optimizer's step
     clip: float = math.inf  # largest magnitude of a scaled gradient
-    # factor of the weight with AdamW, otherwise the fraction of the weight that is added to its gradient
+    # with AdamW, factor of the weight; otherwise, fraction of the weight that is added to the gradient
     weight_factor: float = 0.0
     # factors of the first state plane and of the gradient that is added to it
     first_decay: float = 0.0
@@ -36,7 +36,7 @@ class Settings:
     second_decay: float = 0.0
     second_gain: float = 0.0
     epsilon: float = 0.0  # term that is added to the square root of the second state plane
-    nesterov: bool = False  # whether momentum is Nesterov's
+    nesterov: bool = False  # whether momentum is Nesterov momentum
     packed_state: bool = False  # whether state is stored as bfloat16, two elements to a word
 
     def registers(self) -> dict[str, int | float]:
@@ -52,7 +52,7 @@ class FixedSettings:
     A new weight is w - round(learning_rate * round(gradient_scale * g)); see docs/optimizer/rules.md.
     """
 
-    # 18-bit numbers, in which 65536 represents one; two is out of range
+    # 18-bit numbers; 65536 represents one, and two is out of range
     gradient_scale: int
     learning_rate: int
 

@@ -20,10 +20,10 @@ from sim.golden.ring_cycles import best_owner
 
 __all__ = ["MIN_GAIN", "Partitioning", "choose", "link_rates"]
 
-#: Smallest fraction of the cycles, by the model, that a different partition must save to be chosen.
+#: Smallest fraction of the modelled cycles that a different partition must save to be chosen.
 MIN_GAIN = 0.05
 
-#: Lengths of the two broadcasts from a root, in segments; the difference of their cycles excludes start and end.
+#: Lengths of the two broadcasts from a root, in segments; the difference in cycles excludes start and end.
 _SEGMENTS = 4, 12
 
 #: Links are considered equally fast if their costs per word differ by a smaller factor.
@@ -41,7 +41,7 @@ class Partitioning:
 
     @property
     def gain(self) -> float:
-        """Fraction of the cycles that the partition saves, by the model."""
+        """Fraction of the modelled cycles that the partition saves."""
         return 1 - self.cycles[self.root] / self.cycles[None]
 
     def __str__(self) -> str:
@@ -55,9 +55,9 @@ class Partitioning:
 def link_rates(ring: Ring) -> tuple[float, ...]:
     """Measure the link of each rank by broadcasts, which overwrite the weights at the start of the memories.
 
-    A broadcast uses all links except the one to its root, and takes as long as the slowest of them. So the fastest
-    broadcast is from the root that the slowest link leads to, and any other broadcast shows the rate of that link.
-    The fastest one shows the rate of the second slowest link, which is returned for all other links.
+    A broadcast uses all links except the link to its root, and takes as long as the slowest link in use. So the
+    fastest broadcast is from the root that the slowest link leads to, and any other broadcast shows the slowest
+    link's rate. The fastest broadcast shows the second slowest link's rate, which is returned for all other links.
     """
     if ring.nodes < 2:
         return (1.0,) * ring.nodes

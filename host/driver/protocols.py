@@ -1,6 +1,6 @@
 """Interfaces (typing protocols) of rings of nodes: one ring, or the rings of a grid.
 
-Accessing a part that the nodes lack raises ``ValueError``.
+Access to a part that the nodes lack raises ``ValueError``.
 """
 
 from typing import TYPE_CHECKING, Protocol

@@ -13,7 +13,7 @@ Cycles: TypeAlias = int | None
 
 
 def known(cycles: Cycles) -> int:
-    """Return cycles, which must be known; raises ``ValueError`` for None."""
+    """Return the cycles, which must be known; raises ``ValueError`` for None."""
     if cycles is None:
         raise ValueError("Cycles of the command must be measured, not those of golden nodes, which have no model of "
                          "them: take transport verilated")
@@ -37,7 +37,7 @@ class Outcome:
     """Result of a collective that has succeeded."""
 
     cycles: Cycles  # cycles from the start of the command to its end, on the slowest node
-    # ranks of nodes that saw a NaN in their gradients, and of nodes that saw a sum that was not finite
+    # ranks of nodes that encountered a NaN in their gradients, and of nodes that encountered a non-finite sum
     local_nan: tuple[int, ...] = ()
     not_finite: tuple[int, ...] = ()
 
@@ -47,7 +47,7 @@ class MaskOutcome:
     """Result of a mask operation."""
 
     results: list[list[Matrices]]  # masked matrices of each job, for each node
-    replaced: list[int]  # number of elements on each node that were replaced by the alternative
+    replaced: list[int]  # number of elements on each node that the alternative has replaced
     cycles: Cycles  # sum over successive commands, each counted on its slowest node
     commands: int  # number of successive commands
 

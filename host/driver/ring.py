@@ -85,7 +85,7 @@ class ConnectedNodes:
         self.commands.abandon()
         self.settings.forget()
         self.devices.write_register("CONTROL", 1)
-        # With the links held in reset, the running command ends immediately, and a queued one when it starts.
+        # While the links are held in reset, the running command ends immediately, and queued ones at their start.
         self.commands.drain()
         present = features_of(self.config)
         for present_feature in present:
@@ -99,7 +99,7 @@ class ConnectedNodes:
 
 
 def _part(name: str) -> Any:
-    """Property of a ring with the driver part of a feature, which is created on first use."""
+    """Property of a ring that holds the driver of a feature, created on first use."""
     return functools.cached_property(lambda ring: feature(name).part(ring))
 
 

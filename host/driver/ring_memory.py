@@ -35,7 +35,7 @@ class RingPartition:
 
     def set_root(self, root: int | None) -> None:
         """Make one rank own all groups in later fused updates and all-reduces; with None, each rank owns a block, as
-        initially. See docs/ring/root_reduce.md.
+        it does initially. See docs/ring/root_reduce.md.
 
         A different partition changes the order of sums. State and master weights stay on their nodes: see
         :meth:`RingMemory.move_state`. Raises ``ValueError`` as :meth:`check_root` does.
@@ -75,8 +75,8 @@ class RingPartition:
 class RingMemory:
     """Vectors in the memories of all nodes, with state and master weights at the owners of a partition.
 
-    The argument ``where`` is a vector's buffers, the one buffer that the method uses, or the length of a vector at
-    the start of each memory.
+    The argument ``where`` specifies a vector's buffers, the single buffer that the method uses, or the length of a
+    vector at the start of each memory.
     """
 
     def __init__(self, devices: Devices, partition: RingPartition):
@@ -94,7 +94,7 @@ class RingMemory:
         """Reserve buffers for a vector, its state and its errors, after all reserved buffers. Raises ``ValueError``
         if there is no room.
 
-        The first buffers are at the start of each memory, where a vector that is given by its length must be.
+        The first buffers are at the start of each memory; a vector that is given by its length must be there.
         """
         self.require(allocation)
         return allocation.place(self.allocator, self._devices.config, nodes=len(self._devices))
@@ -157,8 +157,8 @@ class RingMemory:
         return "residuals"
 
     def write_codebook(self, centroids: npt.NDArray[np.uint32]) -> int:
-        """Write the same centroids, see :func:`host.features.codebook.codebooks.codebook`, to all nodes, and return
-        the sum of the written words; the weight codec must have a codebook.
+        """Write the same centroids (see :func:`host.features.codebook.codebooks.codebook`) to all nodes, and return
+        the total number of words written; the weight codec must have a codebook.
 
         Every fused update loads the codebook at its start, so a new codebook applies from the next update, and must
         not be written while an update runs. Before the first write, all centroids are zero.
@@ -195,8 +195,8 @@ class RingMemory:
 
     def write_state(self, state: npt.NDArray[Any], plane: int = 0, where: Where | None = None, *,
                     packed_state: bool = False) -> None:
-        """Write a state plane of the whole vector, each block to the node that owns it; with ``packed_state`` as
-        bfloat16, rounded to nearest even."""
+        """Write a state plane of the whole vector, each block to the node that owns it; with ``packed_state``, it is
+        stored as bfloat16, rounded to nearest even."""
         blocks = self._to_owners(state)
         if packed_state:
             blocks = [moments.pack(np.ascontiguousarray(block, np.float32).view(np.uint32)) for block in blocks]
@@ -207,8 +207,8 @@ class RingMemory:
         return self._from_owners(f"state_{plane}", where, packed_state=packed_state)
 
     def move_state(self, root: int | None, where: Where, *, packed_state: bool = False) -> None:
-        """Change the partition of a vector (:meth:`RingPartition.set_root`), and move its state and master weights
-        from the old owners to the new ones.
+        """Change the partition of a vector (:meth:`RingPartition.set_root`), and move the vector's state and master
+        weights from the old owners to the new owners.
 
         Raises ``ValueError``, and changes nothing, if the rank cannot own all groups or has no room for all state.
         """
@@ -254,7 +254,7 @@ class RingMemory:
 
     def _write_blocks(self, space: str, blocks: Rows, where: Where | None,
                       ranks: Sequence[int] | None = None) -> None:
-        """Write words of the block that each node owns, to all nodes or to some."""
+        """Write words of the block that each node owns, on all nodes or on some."""
         longest = max(map(len, blocks))
         buffer = place(longest if where is None else where, "state")
         if longest > buffer.length:
@@ -298,7 +298,7 @@ class RingMemory:
 
 
 def _length(where: Where) -> int:
-    """Number of elements of the vector, which cannot be derived from a buffer of state."""
+    """Number of elements in the vector; it cannot be derived from a buffer of state."""
     if isinstance(where, Buffer):
         raise ValueError(f"State must be named by the buffers of its vector, or by a length, not by {where}")
     return where if isinstance(where, int) else where.length

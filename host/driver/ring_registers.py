@@ -1,4 +1,4 @@
-"""Registers of the nodes of a ring: settings for commands, counters, and words missing on links."""
+"""Registers of the nodes in a ring: command settings, counters, and words missing on links."""
 
 from collections.abc import Sequence
 
@@ -20,11 +20,11 @@ class RingSettings:
 
     @property
     def known(self) -> dict[str, int | float]:
-        """Registers, with values, that this driver has written since the ring was last put in order."""
+        """Registers that this driver has written since the ring was last put in order, with their values."""
         return dict(self._known)
 
     def forget(self) -> None:
-        """Treat no values as known, so that all are written the next time."""
+        """Treat all values as unknown, so that all are written the next time."""
         self._known = {}
 
     def write(self, settings: Settings | FixedSettings) -> None:
@@ -34,7 +34,7 @@ class RingSettings:
     def write_registers(self, values: dict[str, int | float]) -> None:
         """Write the values of registers that differ from the known ones."""
         written = {**self._known, **values}
-        # Texts are compared since they distinguish -0.0 from 0.0.
+        # Values are compared as texts, which distinguish -0.0 from 0.0.
         changed = [name for name in values if repr(self._known.get(name)) != repr(values[name])]
         self._known = {}  # unknown while writes are in progress, and after a failed write
         results_of([device.submit_write_register(name, values[name]) for device in self._devices for name in changed])
@@ -79,7 +79,7 @@ class RingCounters:
         return [(counters["WORDS_SENT"], counters["WORDS_RECEIVED"]) for counters in self.read()]
 
     def mark(self) -> None:
-        """Attribute the words that are missing now to an earlier failure."""
+        """Attribute the words that are now missing to an earlier failure."""
         self._lost = self._differences(self.moved())
 
     def missing(self, moved: Sequence[Moved]) -> list[int]:

@@ -9,7 +9,7 @@ __all__ = ["TraceError", "TraceRecord", "records"]
 
 _RECORD = places(trace_record_layout())
 
-#: Number of records that may be written before the pointer counts them, or overwritten during the read.
+#: Number of records that may be written but not yet counted by the pointer, or overwritten during the read.
 _UNDER_WAY = 1
 
 
@@ -29,14 +29,14 @@ class TraceRecord(NamedTuple):
 
 
 def records(words: Words, pointer: int, since: int | None = None) -> list[TraceRecord]:
-    """Decode a trace, oldest record first. ``words`` are the whole memory space, read before the pointer.
+    """Decode a trace, oldest record first. ``words`` contains the whole memory space, read before the pointer.
 
     ``pointer`` is register TRACE_POINTER; ``since`` is its value before the first record to return, by default the
-    oldest; with ``since``, nothing may be recorded meanwhile. Raises ``TraceError`` if records were lost.
+    oldest record. With ``since``, nothing may be recorded meanwhile. Raises ``TraceError`` if records were lost.
     """
     kept = words.size // 2
     if since is None:
-        # The pointer wraps after 2^32 records; a small value is then taken as few records, as at the start.
+        # The pointer wraps around after 2^32 records; a small value is then treated as few records, as at the start.
         since = max(0, pointer - kept + _UNDER_WAY) if pointer > kept else 0
     count = (pointer - since) % (1 << 32)
     if count > kept:

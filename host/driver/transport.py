@@ -22,7 +22,7 @@ class Transport(Protocol):
     def receive(self, timeout_cycles: int) -> Words:
         """Receive the next response packet, waiting at most ``timeout_cycles`` cycles of the node's clock.
 
-        Raises ``TimeoutError`` if no packet arrives, with the state of queues and links as far as it is known.
+        Raises ``TimeoutError`` if no packet arrives, with the state of queues and links, as far as it is known.
         """
 
     def close(self) -> None:

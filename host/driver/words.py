@@ -12,7 +12,7 @@ __all__ = ["Vector", "Words", "bits_of", "field_values", "fields", "from_bits", 
 Words = NDArray[np.uint32]
 
 Vector = NDArray[Any]
-"""Elements of a node: float32, or int16 on nodes of 16-bit integers."""
+"""Elements of a node: float32, or int16 on nodes for 16-bit integers."""
 
 
 def bits_of(elements: NDArray[Any]) -> Words:
@@ -61,7 +61,7 @@ def field_values(name: str, bits: int) -> dict[str, int]:
 
 
 def to_bits(entry: Register, value: float, *, integers: bool) -> int:
-    """Encode a value for a register as bits; ``integers`` is whether the node's numbers are integers.
+    """Encode a value for a register as bits; ``integers`` states whether the node's numbers are integers.
 
     Raises ``TypeError`` or ``ValueError`` if the register cannot hold the value.
     """

@@ -19,7 +19,7 @@ class Figures:
     Members
     -------
     elements : int
-        Elements of the vectors; an element is counted once, not once per node.
+        Number of elements of the vectors; an element is counted once, not once per node.
     commands : int
         Number of commands: one for each part of a vector that fits into the nodes' memories.
     cycles : int, optional
@@ -31,10 +31,10 @@ class Figures:
     host_cycles : int
         Cycles to move vectors through the nodes' host ports in both directions; modelled, unless ports are simulated.
     words, words_dense, words_zero_value : int
-        32-bit words that all nodes have sent, and the words of the same packets if every payload were raw, and if
+        Number of 32-bit words that all nodes have sent, and the same number if every payload were raw, and if
         gradients and their sums were encoded as zero_value.
     sent, nonzeros : int
-        Elements that scatter-reduces have sent, and the number of them that were nonzero.
+        Number of elements that scatter-reduces have sent, and number of nonzero elements among them.
     seconds : float
         Seconds that the simulation has taken.
     """

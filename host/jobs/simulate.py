@@ -31,7 +31,7 @@ from sim.verilated.native import Arithmetic
 __all__ = ["LARGEST", "FormatOptions", "MomentsWarning", "RingOptions", "node_for", "simulate"]
 
 LARGEST = 1 << 17
-"""Maximum length of a vector for which nodes get larger memories; a longer vector is split into parts."""
+"""Maximum length of a vector for which node memories are enlarged; a longer vector is split into parts."""
 
 
 class MomentsWarning(UserWarning):
@@ -93,13 +93,13 @@ class RingOptions(Section):
 
     #: Number of threads of the simulation.
     threads: int = option(1, kind=Integer(1))
-    #: Whether floating-point units are gateware, or native code, which affects only the speed.
+    #: Whether floating-point units are gateware or native code; this affects only the speed.
     arithmetic: Arithmetic = option(Arithmetic.GATEWARE, kind=Member(Arithmetic))
     #: Whether vectors use simulated host ports; otherwise the ports' time is modelled.
     host_port: bool = option(False, kind=Flag())
     #: Latency of each link in cycles.
     link_latency: int = option(LATENCY, kind=Integer(1, MAX_LATENCY))
-    #: Verilated nodes, or golden models instead, with results that nothing else verifies: docs/simulation.md.
+    #: Verilated nodes, or golden models; results of golden models are not verified: docs/simulation.md.
     transport: TransportName = option(TransportName.VERILATED, kind=Member(TransportName))
     #: Called with the name of each stage of a build when it begins.
     announce: Callable[[str], None] = option(lambda stage: None, kind=Call())
@@ -135,7 +135,7 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
     node : Configuration, optional
         Configuration of the nodes; by default the one that :func:`node_for` chooses.
     part : int, optional
-        Maximum elements of a vector in the nodes at a time; by default as large as the nodes' memories allow.
+        Maximum number of elements of a vector in the nodes at a time; by default as many as their memories can hold.
     check : bool
         Whether every result is compared with the golden model, bit for bit.
     """

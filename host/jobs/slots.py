@@ -2,7 +2,7 @@
 
 A vector that is too long for the nodes' memories is split into parts, which share one slot of the memories. State,
 master weights, errors and residuals of a part are only on the nodes: they are read before another part uses the slot,
-and written again when the part returns.
+and written again when the part uses the slot again.
 """
 
 import bisect
@@ -70,7 +70,7 @@ class Slot:
 
 
 class Slots:
-    """All slots of a job, and the contents of the parts of the vector that are not in a slot.
+    """All slots of a job, and the contents of the vector's parts that are not in a slot.
 
     Parts have ``lengths``. Each has its own slot if the nodes have room for all; otherwise there is one slot. Planes,
     packed state and errors are as for :class:`~host.driver.memory.Allocation`. With ``updates``, nodes store and
@@ -109,7 +109,7 @@ class Slots:
         return max(slot.buffers.length for slot in self._slots)
 
     def bring(self, places: Places) -> Buffers:
-        """Load a part into a slot, if possible an empty one, unless it is already loaded."""
+        """Load a part into a slot, preferably an empty slot, unless the part is already loaded."""
         room = [slot for slot in self._slots if slot.buffers.length >= len(places)]
         slot = next((slot for slot in room if slot.holds_these(places)),
                     next((slot for slot in room if slot.holds is None), room[0]))

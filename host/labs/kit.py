@@ -65,7 +65,7 @@ def names(text: str, separator: str = ",") -> list[str]:
 
 
 def chosen_names(what: str, text: str | None, possible: Collection[str], separator: str = ",") -> list[str]:
-    """Return the items of a list, by default all possible ones; raises ``ValueError`` for any other item."""
+    """Return the items of a list, by default all possible items; raises ``ValueError`` for unknown items."""
     chosen = list(possible) if text is None else names(text, separator)
     for name in chosen:
         if name not in possible:
@@ -74,7 +74,7 @@ def chosen_names(what: str, text: str | None, possible: Collection[str], separat
 
 
 def numbers(what: str, text: str, kind: type[float] = int) -> list[Any]:
-    """Parse a comma-separated list of numbers; the message of a ``ValueError`` names ``what``."""
+    """Parse a comma-separated list of numbers; ``what`` is its name in the message of a ``ValueError``."""
     try:
         return [kind(name) for name in text.split(",")]
     except ValueError:

@@ -21,7 +21,7 @@ _KINDS = {int: "integer", float: "number", Path: "path"}
 
 
 class _ParserError(Exception):
-    """Error that carries an argument parser out of the call that would parse a command line."""
+    """Error that carries an argument parser out of the call that would otherwise parse a command line."""
 
 
 def _row(option: str, text: str | None, kind: Any, default: Any, **more: Any) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _options(command: str) -> dict[str, Any]:
 
 
 def option_table() -> str:
-    """Text of host/make/options.json: one line for each option of each command that is its target's only command."""
+    """Text of host/make/options.json: one line for each option of a command that is its target's only one."""
     groups = [table for target in read_tables().values() for table in (target, *target.get("modes", {}).values())]
     commands = dict.fromkeys(table["run"][0] for table in groups if len(table.get("run", ())) == 1)
     tables = {command: rows for command in commands if (rows := _options(command))}

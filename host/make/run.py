@@ -19,7 +19,7 @@ __all__ = ["ENVIRONMENT", "InstallError", "call", "install", "main", "read_flags
 
 ENVIRONMENT = Path(".venv")
 _PYTHON = ENVIRONMENT / "bin" / "python"
-#: Files that list packages. Packages are installed again if such a file is newer than their stamp.
+#: Files that list packages. Packages are installed again if one of these files is newer than their stamp.
 _LISTS = (Path("pyproject.toml"), Path("constraints.txt"))
 _PIP = [str(_PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint",
         "constraints.txt", "--editable"]
@@ -101,7 +101,7 @@ def install(extras: Sequence[str], *, dry: bool, show: bool) -> None:
                 (ENVIRONMENT / f".{extra}").touch()
 
 
-#: A word, in which any character may be escaped by a backslash. Words end at blanks, but not at line ends.
+#: A word; any character in it may be escaped with a backslash. Words end at blanks, but not at line ends.
 _WORD = re.compile(r"(?:\\.|[^\\ \t])+", re.DOTALL)
 
 
@@ -117,7 +117,7 @@ def read_flags(flags: str) -> tuple[str, dict[str, str]]:
     return letters, {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
-#: The Makefile's copy of MAKEFLAGS; with -e, make's own contains the names of variables instead of their values.
+#: The Makefile's copy of MAKEFLAGS; with -e, the original contains the names of variables instead of their values.
 _FLAGS = "GRADRING_MAKEFLAGS"
 #: Variables that must be hidden from commands that run make.
 _OWN = (_FLAGS, "MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL")
@@ -137,7 +137,7 @@ def _run(target: Target, commands: Sequence[Sequence[str]], environment: dict[st
             continue
         settings = environment | dict(setting.split("=", 1) for setting in command[:first])
         if number == len(commands):
-            restore_default(signal.SIGPIPE, signal.SIGXFSZ)  # this process ignores them, and so would the command
+            restore_default(signal.SIGPIPE, signal.SIGXFSZ)  # otherwise the command would ignore them, too
             os.execvpe(words[0], words, settings)
         if code := call(words, settings):
             return code

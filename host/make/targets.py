@@ -20,7 +20,7 @@ from hdl.choices import choice_error, suggestion
 __all__ = ["OFF", "Target", "Variable", "check_known", "find_target", "manual", "overview", "read_tables", "targets"]
 
 _FOLDER = Path(__file__).parent
-#: Values that switch a variable off, and on; case is ignored.
+#: Values that switch a variable off, and values that switch it on; case is ignored.
 OFF, _ON = ("0", "no", "false"), ("1", "yes", "true")
 
 
@@ -33,7 +33,7 @@ class Variable:
     kind: str = "text"  # integer, number, text or path
     #: Arguments that each value adds, or a list of the allowed values. Empty if any value is allowed.
     values: Mapping[str, list[str]] | list[str] = dataclasses.field(default_factory=list)
-    repeats: bool = False  # whether the value consists of several words, each of which follows the option
+    repeats: bool = False  # whether the value consists of several words; the option precedes each of them
     off: bool = False  # whether the values 0, no and false unset the variable
     always: str | None = None  # value if the variable is not set
     section: str = ""  # section of the help
@@ -82,7 +82,7 @@ class Target:
     #: Commands, quoted as in a shell, each preceded by environment settings.
     run: list[str] = dataclasses.field(default_factory=list)
     extras: list[str] = dataclasses.field(default_factory=list)  # extras of pyproject.toml
-    #: Extras by variable: they are needed if the variable is set, or unless it is switched off.
+    #: Extras by variable: first, extras needed if it is set; then, extras needed unless it is switched off.
     extras_with: dict[str, str] = dataclasses.field(default_factory=dict)
     extras_unless_off: dict[str, str] = dataclasses.field(default_factory=dict)
     variables: dict[str, Variable] = dataclasses.field(default_factory=dict)  # by name
@@ -119,7 +119,7 @@ def _on(value: str) -> bool:
 
 
 def _variables(table: Mapping[str, Any], options: Mapping[str, dict[str, Any]]) -> dict[str, Variable]:
-    """Variables of a target: the options of its command, with names from the table if given there."""
+    """Variables of a target: the options of its command, named as in the table if they are in it."""
     run = table.get("run", ())
     rows = dict(options.get(run[0], {})) if len(run) == 1 else {}
     for name, entry in table.get("variables", {}).items():
@@ -192,7 +192,7 @@ _WIDTH = 100  # characters per line
 
 
 def overview() -> str:
-    """List of all targets, in two columns under the headings of subjects."""
+    """List of all targets, in two columns, grouped under subject headings."""
     lines = ["make TARGET NAME=value ...   installs what a target needs into .venv, and runs it. make help-TARGET",
              "lists its variables. 0, no and false switch off. Blanks need quotes: UNIT=\"node floating.add\"."]
     for subject, group in itertools.groupby(targets().values(), key=lambda target: target.subject):

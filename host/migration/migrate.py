@@ -1,8 +1,8 @@
-"""Migration of a running job between sites: it is stopped and copied, and has exactly one owner at any time.
+"""Migration of a running job between sites: the job is stopped and copied, and always has exactly one owner.
 
 Each update changes every weight, so copying in advance is useless. The job is stopped from FREEZE to START. The
-ledger determines the owner: the source before COMMIT, and the target after it, even if :func:`settle` is called after
-a failure.
+ledger determines the owner: the source before COMMIT, and the target after COMMIT, even if :func:`settle` is called
+after a failure.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ __all__ = ["Downtime", "Entry", "Ledger", "LedgerError", "LedgerParty", "Message
 
 
 class LedgerError(ValueError):
-    """The ledger cannot be read, or its entry is not the expected one."""
+    """The ledger cannot be read, or its entry is not as expected."""
 
 
 _ENTRY = record(owner=text(r"[ -~]{0,256}"), sequence=integer(-1, 1 << 62))
@@ -33,17 +33,17 @@ _ENTRY = record(owner=text(r"[ -~]{0,256}"), sequence=integer(-1, 1 << 62))
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Owner of the job, and the number of the checkpoint that it has continued from."""
+    """Owner of the job, and the number of the checkpoint that the owner has continued from."""
 
     owner: str
     sequence: int
 
 
 class Ledger:
-    """A ledger in a file, which names the only site that may run the job.
+    """A ledger in a file; it names the only site that may run the job.
 
-    A commit replaces the file by an atomic rename, so it contains either the old or the new entry, even if a process
-    is killed.
+    A commit replaces the file by an atomic rename, so the file contains either the old or the new entry, even if a
+    process is killed.
     """
 
     calls = frozenset({"read", "commit"})  # calls that tenants may make
@@ -95,12 +95,12 @@ class Message(enum.Enum):
 
 
 class MigrationError(Exception):
-    """A site or a message was lost; the job is run by the owner in the ledger."""
+    """A site or a message was lost; the ledger's owner runs the job."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Downtime:
-    """Cycles for which the job was stopped: from its last event to its first command."""
+    """Number of cycles that the job was stopped, from its last event to its first command on the target."""
 
     read: int  # cycles on the source
     # cycles on the target
@@ -115,7 +115,7 @@ class Downtime:
 
     @property
     def bound(self) -> float:
-        """Upper limit of the cycles: three passes over the live words plus 4,000 cycles, plus 10 %."""
+        """Upper limit of the cycles: three passes over the live words plus 4,000 cycles, and 10 % on top."""
         return 1.1 * (3 * self.live_words + 4000)
 
 
@@ -124,7 +124,7 @@ def migrate(source: SiteParty, target: SiteParty, ledger: LedgerParty, *,
             channel: Callable[[Message], None] = lambda message: None) -> Downtime:
     """Move a job from the source to the target.
 
-    Raises ``LedgerError`` if the source does not run and own the job; ``RejectionError`` if the target rejects the
+    Raises ``LedgerError`` unless the source runs and owns the job; ``RejectionError`` if the target rejects the
     checkpoint, so that the source continues; and ``MigrationError, DeviceError, RingError, OSError, MemoryError`` if
     a site, message or node is lost, or a disk or memory is full. The owner then continues, as after any other error.
 
@@ -180,9 +180,9 @@ def _migrate(source: SiteParty, target: SiteParty, ledger: LedgerParty, entry: E
 def settle(ledger: LedgerParty, sites: Sequence[SiteParty]) -> SiteParty:
     """Make the owner in the ledger run the job, and all other sites delete it; return the owner.
 
-    The other sites are scrubbed first, so that two of them never run at the same time. A site that does not answer is
-    skipped: a target that is not the owner was never started, and a source that is no longer the owner was frozen
-    before the commit. Another call scrubs such a site later, and changes nothing else. Raises ``LedgerError`` if the
+    The other sites are scrubbed first, so that two sites never run the job at the same time. A site that does not
+    answer is skipped: a target that is not the owner was never started, and a source that is no longer the owner was
+    frozen before the commit. A later call scrubs this site, and changes nothing else. Raises ``LedgerError`` if the
     ledger names none of the sites, and ``StaleError`` or ``SiteError`` if the owner lacks the ledger's checkpoint.
     """
     entry = ledger.read()

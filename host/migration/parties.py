@@ -4,10 +4,10 @@ Source, target and ledger each serve calls on a socket (:func:`serve`). The tena
 that :func:`host.migration.migrate.migrate` and :func:`~host.migration.migrate.settle` follow the same steps as within
 one process.
 
-Both ends first prove that they have the key, by an HMAC of random numbers chosen by both. A call is then a request
+Both ends first prove that they have the key, with an HMAC of random numbers from both ends. A call is then a request
 and an answer, in the :mod:`format <host.sockets.format>` of all sockets. A party answers several tenants, one call at
-a time. A tenant that is silent, sends invalid bytes or has a different key is disconnected and delays nobody else.
-If a party does not answer, because its process has died or a message was lost, the call fails with a
+a time. A tenant that is silent, sends invalid bytes or has a different key is disconnected, and delays no other
+tenant. If a party does not answer, because its process has died or a message was lost, the call fails with a
 ``MigrationError``, and the next call connects again. A party completes the call of a tenant that has died.
 """
 
@@ -37,10 +37,10 @@ _LOOK = 0.5
 #: Limits for tenants: a proof may take long on a busy machine, and a silent tenant delays no other tenant.
 _LIMITS = Limits(first_seconds=30.0)
 
-#: Number of bytes of a random number.
+#: Number of bytes in a random number.
 _DRAWN = 32
 
-#: Function that decides whether a message is lost, given the party, the call, and whether it is an answer.
+#: Function that decides whether a message is lost, given the party, the call, and whether the message is an answer.
 Loss = Callable[[str, str, bool], bool]
 
 #: A party; its ``calls`` are the names of the methods and properties that tenants may call.
@@ -156,7 +156,7 @@ class _Remote:
     def call(self, what: str, *arguments: Any, **options: Any) -> Any:
         """Make a call, and wait for its result.
 
-        Raises ``MigrationError`` if the party does not answer, or the call has failed there.
+        Raises ``MigrationError`` if the party does not answer, or if the call has failed at the party.
         """
         try:
             connection = self._connected()

@@ -1,4 +1,4 @@
-"""A site of a job: a fabric, the process that trains on it, and a folder with a checkpoint that survives both."""
+"""A site of a job: a fabric, a training process, and a folder with a checkpoint that outlives them."""
 
 import contextlib
 import dataclasses
@@ -54,7 +54,7 @@ class Fabric:
     line: tuple[int, int] | None = None  # cycles and bits per second of the serial line that its nodes share
 
     def pass_cycles(self, words: int) -> int:
-        """Cycles that the serial line needs for ``words`` words of each node; 0 without a line."""
+        """Cycles that the serial line needs for ``words`` words from each node; 0 without a line."""
         if self.line is None:
             return 0
         clock, baud = self.line
@@ -195,8 +195,8 @@ class Site:
     def go_on(self, *, sequence: int) -> None:
         """Continue the job: from its current state, from the checkpoint in the folder, or from the beginning.
 
-        The folder must contain the checkpoint with the ledger's number, or the next one, which the owner has made
-        itself and no other site has continued. Raises ``StaleError`` if it contains a different one, and
+        The folder must contain the checkpoint with the ledger's number, or the next checkpoint, made by the owner
+        itself and not continued by any other site. Raises ``StaleError`` if it contains a different one, and
         ``SiteError`` if it contains none and the job is not at its beginning.
         """
         if self.run is not None and self._sequence == sequence:
@@ -225,8 +225,8 @@ class Site:
         self._loaded = _Loaded(state, frame, sequence, hashlib.sha256(data).digest())
 
     def scrub(self) -> None:
-        """Remove the job from the nodes, the process and the folder. Nodes that have never contained its data stay
-        unchanged, and a fabric that cannot be scrubbed is closed."""
+        """Remove the job from the nodes, the process and the folder. Nodes that have never contained data of the job
+        stay unchanged, and a fabric that cannot be scrubbed is closed."""
         self.running, self.run, self._loaded = False, None, None
         try:
             if self._open is not None and self._used:

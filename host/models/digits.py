@@ -22,7 +22,7 @@ class Dataset:
 def digits() -> Dataset:
     """Load handwritten digits, with pixels scaled from 0 … 16 to 0 … 1.
 
-    A fifth of the images, the same in every run, is reserved for testing, with all digits in proportion.
+    A fifth of the images, the same in every run and with all digits in proportion, is reserved for testing.
     """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split

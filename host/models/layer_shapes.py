@@ -25,7 +25,7 @@ class Dense:
         return int(-(-(self.inputs + 1) * self.outputs // GROUP) * GROUP)
 
     def multiplications(self, *, backward: bool) -> int:
-        """Multiply-adds per example: forward, or backward for weights and, after the first layer, for inputs."""
+        """Multiply-adds per example of forward, or of backward (weights and, after the first layer, inputs)."""
         return self.inputs * self.outputs * (2 if backward and self.number > 1 else 1)
 
 

@@ -2,11 +2,11 @@
 
 A :class:`Model` is a sequence of layers. Its parameters are stored in one vector, so that they can be written to a
 node's memory unchanged; each layer accesses named views of it. Everything is computed in the ``dtype`` of that
-vector: float32 in training, float64 when gradients are compared with finite differences. Sums are computed by
+vector: float32 in training, float64 when gradients are compared with finite differences. Sums are computed with
 :mod:`sim.arithmetic.functions`, in the order given in docs/numbers.md, so that they are bit-identical on every
 processor.
 
-Attention is masked by replacement: a masked score becomes :data:`ALTERNATIVE`, which is so far below the rest that
+Attention is masked by replacement: a masked score becomes :data:`ALTERNATIVE`, far enough below all other scores that
 its weight is exactly zero. In the gradient of the loss, padding rows become zero.
 """
 
@@ -75,9 +75,9 @@ def bias_gradient(upstream: Array, operands: str) -> Array:
 class Linear(Layer):
     """``bias + x @ weight.T`` for each input vector; each sum begins with its bias.
 
-    Weights are of shape (outputs, inputs). They are drawn input by input, for a following ReLU (He et al., 2015): for
-    inputs of standard deviation 1, outputs have a standard deviation of ``gain``. The operands of all three products
-    are in the format ``operands``, as are the operands of the bias gradient, a product with ones.
+    Weights are of shape (outputs, inputs). They are drawn input by input, scaled for a ReLU after the layer (He et
+    al., 2015): for inputs of standard deviation 1, outputs have a standard deviation of ``gain``. The operands of all
+    three products, and of the bias gradient, a product with ones, are in the format ``operands``.
     """
 
     def __init__(self, inputs: int, outputs: int, *, gain: float = math.sqrt(2), operands: str = FP32):
@@ -113,7 +113,7 @@ class Linear(Layer):
 
 
 class ReLU(Layer):
-    """``max(x, 0)``, with gradient 0 at 0. A zero of either sign gives +0.0, and a NaN remains NaN."""
+    """``max(x, 0)``, with gradient 0 at 0. A zero of either sign results in +0.0, and a NaN remains NaN."""
 
     def forward(self, x: Array, parameters: Views) -> tuple[Array, Array]:
         return np.where(x <= 0, x.dtype.type(0), x), x
@@ -130,7 +130,7 @@ class Model:
     dtype : dtype
         Type of parameters, activations and gradients.
     align : int
-        Each layer with parameters is padded to a multiple of ``align`` elements with zeros, with zero gradients.
+        Each layer with parameters is padded to a multiple of ``align`` elements; padding and its gradients are zero.
     """
 
     def __init__(self, layers: Sequence[Layer], *, dtype: npt.DTypeLike = np.float32, align: int = 1):
@@ -321,7 +321,7 @@ def _dense(x: Array, matrix: Array) -> Array:
 class Attention(Layer):
     """Masked multi-head attention without biases; each head uses ``width`` / ``heads`` elements.
 
-    Every weight that :data:`Mask` leaves nonzero contributes to the gradient.
+    All weights that :data:`Mask` leaves nonzero contribute to the gradient.
     """
 
     def __init__(self, width: int, heads: int):
@@ -363,7 +363,7 @@ class Attention(Layer):
         upstream = self._split(_dense(upstream, parameters["outward"].T), 1)[0]
         to_weights = product(upstream, value.swapaxes(-1, -2))
         to_value = product(weights.swapaxes(-1, -2), upstream)
-        # A weight of zero makes the gradient of its score zero, so masked scores need no extra step.
+        # If a weight is zero, so is the gradient of its score; masked scores need no extra step.
         to_scores = weights * (to_weights - row_sums(to_weights * weights))
         to_scores *= 1 / math.sqrt(self.width // self.heads)
         inward = self._join(np.stack([product(to_scores, key), product(to_scores.swapaxes(-1, -2), query), to_value]))

@@ -1,7 +1,7 @@
 """Text from Python's documentation, as sequences of characters of different lengths, and a bigram model of it.
 
-The text is :mod:`pydoc_data.topics`, which ``help()`` shows: each line is converted to lower case, with runs of
-spaces collapsed and outer spaces removed. Duplicate lines are used once, so that no line is in both parts.
+The text is :mod:`pydoc_data.topics`, which ``help()`` shows: each line is converted to lower case, runs of spaces are
+collapsed, and outer spaces are removed. Duplicate lines are used once, so that no line is in both parts.
 """
 
 import dataclasses
@@ -78,7 +78,7 @@ def topics(*, context: int) -> Text:
 @dataclasses.dataclass(frozen=True)
 class Batch:
     """Sequences as rows of an array; shorter ones are padded with zeros at the end."""
-    #: Characters, and the character that follows each of them; of shape (sequences, length of the longest).
+    #: Characters, and for each of them the next character; both of shape (sequences, length of the longest).
     inputs: Characters
     targets: Characters
     lengths: Characters  # number of predicted characters in each sequence
@@ -101,8 +101,8 @@ def collate(sequences: Sequence[Characters]) -> Batch:
 class Bigram:
     """Probability of a character given the previous one: relative frequencies, with ``smoothing`` added to counts.
 
-    By default the smoothing is chosen from several values for the smallest loss on every tenth sequence, with counts
-    from the remaining sequences.
+    By default, the smoothing is the value, out of several, with the smallest loss on every tenth sequence, with
+    counts from the remaining sequences.
     """
 
     def __init__(self, sequences: Sequence[Characters], *, smoothing: float | None = None):

@@ -1,12 +1,12 @@
 """A causal transformer over characters, with one flat parameter vector.
 
-Each layer adds attention to its input, and a feed-forward network to that sum, with a layer normalization before each
-of the two (Xiong et al., 2020). As in :mod:`host.models.layers`, parameters are stored in one vector, and everything
-is computed in its ``dtype``.
+Each layer adds attention to its input, and a feed-forward network to the sum; layer normalization precedes the
+attention and the feed-forward network (Xiong et al., 2020). As in :mod:`host.models.layers`, parameters are stored in
+one vector, and everything is computed in its ``dtype``.
 
 There are two masking functions, :func:`~host.models.layers.mask` and :func:`~host.models.layers.mask_rows`, which
 callers can replace. A pass through the model is suspended until its values are masked: passes run side by side
-(:func:`lockstep`), and one call masks the values of all of them.
+(:func:`lockstep`), and one call masks the values of all passes.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ Pass = Generator[Request, Array, T]
 def lockstep(passes: Sequence[Pass[T]], answer: Callable[[list[Request | None]], Sequence[Array | None]]) -> list[T]:
     """Run passes side by side, and return their results.
 
-    ``answer`` returns the masked values of each pass, given all requests; both are None for a pass that has ended.
+    ``answer`` returns the masked values of each pass, given all requests; both are None for an ended pass.
     """
     results: dict[int, T] = {}
     answers: Sequence[Any] = [None] * len(passes)
@@ -172,7 +172,7 @@ class Transformer:
         return loss, gradient
 
     def _total(self, scores: Array, batch: Batch) -> float:
-        """Sum of the losses of sequences, from the first to the last, each summed over its characters."""
+        """Sum of the losses of sequences, from first to last, each summed over the sequence's characters."""
         total = scores.dtype.type(0)
         for sequence, targets, length in zip(scores, batch.targets, batch.lengths, strict=True):
             total += scores.dtype.type(cross_entropy(sequence[:length], targets[:length])[0])

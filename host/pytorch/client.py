@@ -15,14 +15,14 @@ from host.sockets.format import MessageError
 
 __all__ = ["GONE", "RingClient", "client", "wait_for_reason"]
 
-#: Reason if the launcher has given none.
+#: Reason if the launcher gives none.
 GONE = "The process that has the ring has ended: its own message says why"
-#: Attempts to send the first message; a rank that was stopped meanwhile may have been too slow for the server.
+#: Attempts to send the first message; a rank that is stopped for a time may be too slow for the server.
 _ATTEMPTS = 3
 
 
 class RingClient:
-    """Requests of one rank to the socket at ``address``, each sent after the answer to the previous one."""
+    """Requests of one rank to the socket at ``address``; each is sent after the previous answer."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -45,7 +45,7 @@ class RingClient:
             self._backends.add(backend)
 
     def begin(self, request: Request | Save) -> "Future[Any]":
-        """Request an operation after earlier ones, and return a future; raises ``RingError`` before :meth:`join`."""
+        """Request an operation, and return a future for its result; raises ``RingError`` before :meth:`join`."""
         self._check_joined()
         if self._messages is None:
             self._messages = queue.SimpleQueue()
@@ -63,7 +63,7 @@ class RingClient:
         self.gloo[name] = (calls + 1, before + size)
 
     def fail(self, failure: Failed) -> RingError | None:
-        """Report that this rank ends with an error; return the error that all ranks receive if it differs."""
+        """Report that this rank ends with an error; if all ranks receive a different error, return that error."""
         with contextlib.closing(RingClient(self._address)) as connection:  # the main connection may be busy
             try:
                 connection._exchange(failure)
@@ -96,7 +96,7 @@ class RingClient:
         return self._exchange(message) if self._messages is None else self._post(message, self._messages).result()
 
     def _post(self, message: Any, messages: "queue.SimpleQueue[tuple[Any, Future[Any]]]") -> "Future[Any]":
-        """Send a message in the thread that has sent the earlier ones, and return a future for its answer."""
+        """Send a message in the thread that sent the earlier messages, and return a future for the answer."""
         answer: Future[Any] = Future()
         messages.put((message, answer))
         return answer

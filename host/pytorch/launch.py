@@ -22,7 +22,7 @@ from sim.verilated.processes import EndedError, status
 __all__ = ["MODULE", "Arrivals", "LaunchError", "Launched", "launch", "starters"]
 
 
-#: Ways in which a script may start ranks itself, by a word in the command lines of the new processes.
+#: Ways for a script to start ranks itself, by a word in the command lines of the new processes.
 _WAYS = {"multiprocessing.spawn": "torch.multiprocessing.spawn", "multiprocessing.forkserver": "multiprocessing",
          "torch.distributed.run": "torchrun", "torchrun": "torchrun"}
 
@@ -34,7 +34,7 @@ _IMPORTS = 60.0
 
 
 class Arrivals:
-    """Ranks expected in ``init_process_group()``, reported, and later ended, after the limits in ``patience``."""
+    """Ranks expected in ``init_process_group()``; missing ones are reported, and later ended, after limits."""
 
     def __init__(self, server: RingServer, ranks: Sequence["subprocess.Popen[bytes]"], patience: Patience,
                  say: Callable[[str], None]) -> None:
@@ -66,7 +66,7 @@ class Arrivals:
                       f"{': ' if cause else ''}{cause}")
 
     def _cause(self) -> tuple[list[int], str]:
-        """Processes that ranks have started, and text that gives them as the reason, with the remedy."""
+        """Processes that ranks have started, and a text that states them as the reason, with the remedy."""
         begun = starters([rank.pid for rank in self._ranks])
         if not begun:
             return [], ""
@@ -76,8 +76,8 @@ class Arrivals:
 
 
 def starters(parents: Sequence[int]) -> dict[int, str]:
-    """Processes that ranks have started with their own environment, and how each was started; none if the system does
-    not list processes in /proc."""
+    """Processes that ranks have started with their own environment, and how each process was started; none if the
+    system does not list processes in /proc."""
     begun: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -97,12 +97,12 @@ def _command_line(process: int | str) -> str:
 
 MODULE = "host.pytorch.rank"
 
-#: Program in a clone that runs a module whatever PYTHONPATH is; a wheel's modules have unique names.
+#: Program in a clone that runs a module regardless of PYTHONPATH; a wheel's modules have unique names.
 _NAMES = Path(__file__).parents[2] / "gradring" / "names.py"
 _STARTER = [str(_NAMES)] if _NAMES.is_file() else ["-m"]
 
-#: Seconds between checks of the ranks' processes, and seconds that ranks have to end on their own, and by SIGTERM: in
-#: total less than the two seconds in which all ranks end after one has failed.
+#: Seconds between checks of the ranks' processes, and seconds that ranks have to end on their own and after SIGTERM:
+#: in total less than the two seconds within which all ranks end after one has failed.
 _LOOK, _GRACE, _TERM = 0.1, 1.0, 0.5
 
 
@@ -120,7 +120,7 @@ class Launched(NamedTuple):
 @contextlib.contextmanager
 def _ranks(script: Sequence[str], options: Options, address: Path,
            *, replace: bool) -> Iterator[list["subprocess.Popen[bytes]"]]:
-    """Start the processes of all ranks, which end at the end of the block at the latest."""
+    """Start the processes of all ranks; they end no later than the block."""
     keeps = options.density is not None or not GRADIENT_CODECS[options.gradients].exact
     ranks: list[subprocess.Popen[bytes]] = []
     try:
@@ -155,8 +155,8 @@ def _end(ranks: list["subprocess.Popen[bytes]"], grace: float) -> None:
 def launch(script: Sequence[str], options: Options, *, patience: Patience | None = None,
            replace: bool = False, announce: Callable[[str], None] = lambda stage: None,
            say: Callable[[str], None] = lambda text: None) -> Launched:
-    """Run a script once per node, and serve its ranks until all have ended. Raises ``LaunchError`` if a rank has
-    ended with an error, after all other ranks have ended.
+    """Run a script once per node, and serve its ranks until all have ended. If a rank has ended with an error, raises
+    ``LaunchError`` after all other ranks have ended.
 
     ``script`` is the script and its arguments, or ``-m``, a module and its arguments; with ``replace``, backend gloo,
     if requested by name, is replaced by the ring. ``announce`` is called with the name of each stage of a build when
@@ -187,8 +187,8 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
 
 
 def _failure(ranks: list["subprocess.Popen[bytes]"]) -> str | None:
-    """Sentence about a rank that has ended with an error, if there is one. A rank ended by a signal comes first,
-    since it causes the errors of other ranks."""
+    """Sentence about a rank that has ended with an error, if there is one. A rank that was ended by a signal comes
+    first, since it causes the errors of other ranks."""
     codes = [(rank.poll() or 0, number) for number, rank in enumerate(ranks)]
     code, number = min(codes, key=lambda item: (item[0] == 0, item))
     ending = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"

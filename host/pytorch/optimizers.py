@@ -102,7 +102,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
                         f"state_dict(), and give it to load_state_dict()")
 
     def _check_parameters(self) -> None:
-        """Raise ``ValueError`` if a step would ignore frozen or added parameters; the job has a fixed length."""
+        """Raise ``ValueError`` if a step would ignore frozen or added parameters; a job's length is fixed."""
         if any(parameter.requires_grad for parameter in self._frozen):
             raise ValueError("Parameters that were frozen when an optimizer on the nodes was made must stay so: "
                              "freeze them later, or make the optimizer again")
@@ -112,7 +112,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
                              "make the optimizer again")
 
     def _made(self) -> Made:
-        """Numbers of steps, including the current one, and of passes of the modules with the parameters."""
+        """Number of steps, including the current one, and number of passes of the modules with the parameters."""
         parameters = itertools.chain.from_iterable(self._parameters)
         passes = {id(count): count for count in map(passes_of, parameters)}.values()
         return Made(steps=self._steps, forward=sum(count.forward for count in passes),
@@ -151,7 +151,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update the weights on the nodes by the mean of the gradients of all ranks.
+        """Update the weights on the nodes with the mean of the gradients of all ranks.
 
         All ranks must call it after the same steps and passes. A parameter without a gradient on this rank is treated
         as having a gradient of zeros.
@@ -167,7 +167,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
         if self._job is None:
             self._job = int(client().ask(Open(lengths=self._lengths, optimizers=used, made=made)))
         weights = self._flat(lambda parameter: parameter)
-        # Compared as bits, since a weight may be NaN.
+        # Bits are compared, since a weight may be NaN.
         changed = self._known is None or not np.array_equal(weights.view(np.uint32), self._known.view(np.uint32))
         self._known = client().ask(Step(
             job=self._job, made=made, gradients=self._flat(lambda parameter: parameter.grad), optimizers=used,
@@ -207,7 +207,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
         """Continue from a state of the same kind of optimizer, on all ranks.
 
         A state of ``torch.optim`` without ``gradring`` is rejected, since it lacks the state of the nodes. A state
-        from before the first step starts a new job.
+        saved before the first step starts a new job.
         """
         if "gradring" not in state_dict:
             raise ValueError("State must be one that an optimizer of gradring.torch has saved, with what its nodes "

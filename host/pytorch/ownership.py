@@ -1,8 +1,8 @@
 """Parameters that optimizers on the nodes update, and gradients that belong to a single rank.
 
 A parameter is owned as long as an optimizer of ``gradring.torch`` that was created for it exists. Its gradients stay
-local after a backward pass, since the optimizer's step averages them. If an optimizer of PyTorch, or a function that
-clips gradients, is applied to such a gradient, it is rejected: each rank would use a different value.
+local after a backward pass, since the optimizer's step averages them. Applying an optimizer of PyTorch, or a function
+that clips gradients, to a local gradient is an error, since each rank would use a different value.
 """
 
 import functools
@@ -19,7 +19,7 @@ __all__ = ["install", "is_owned", "note_local", "note_mean", "own"]
 
 #: Optimizers on the nodes for each parameter.
 _owners: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
-#: Owned parameters that were later passed to an optimizer as well, until the next ownership check.
+#: Owned parameters that were later also passed to an optimizer, until the next ownership check.
 _claimed: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 #: Parameters with a gradient that was left local by a backward pass.
 _local: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
@@ -38,7 +38,7 @@ def own(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor]) ->
 def is_owned(parameter: torch.Tensor) -> bool:
     """Whether an optimizer on the nodes updates the parameter."""
     if parameter in _claimed:
-        gc.collect()  # frees an optimizer that was replaced but refers to itself, on all ranks
+        gc.collect()  # on all ranks, frees an optimizer that was replaced but refers to itself
         _claimed.clear()
     return bool(len(_owners.get(parameter, ())))
 
@@ -94,7 +94,7 @@ def _noting(add_group: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """From now on, reject operations that would treat a gradient of one rank as the mean."""
+    """From now on, reject operations that would treat the gradient of one rank as the mean."""
     register_optimizer_step_pre_hook(_check_step)
     torch.optim.Optimizer.add_param_group = _noting(torch.optim.Optimizer.add_param_group)
     for name in ("clip_grad_value_", "clip_grad_norm_", "clip_grad_norm", "clip_grads_with_norm_"):

@@ -55,7 +55,7 @@ class RingWork(dist.Work):
             # In a separate thread, since a callback of the script may wait for the next sum.
             threading.Thread(target=arrived.set_result, args=(None,)).start()
 
-        # An error raised in a callback is also visible in C++; `Future.set_exception` sets one only in Python.
+        # An error raised in a callback is also visible in C++; an error set by `Future.set_exception` is not.
         self._future: Future[list[torch.Tensor]] = arrived.then(write)
         if answers:
             answers[-1].add_done_callback(arrive)
@@ -108,7 +108,7 @@ def _bytes(arguments: Iterable[Any]) -> int:
 
 
 class GlooGroup(dist.ProcessGroup):
-    """Process group over gloo; ``counter`` counts the traffic of ``plain``, PyTorch's own group of the same ranks."""
+    """Process group over gloo; ``counter`` counts the traffic of ``plain``, PyTorch's group of the same ranks."""
 
     def __init__(self, plain: dist.ProcessGroup, counter: RingClient) -> None:
         super().__init__(plain.rank(), plain.size())
@@ -142,7 +142,7 @@ for _name in COUNTED:
 
 
 class RingGroup(GlooGroup):
-    """Process group of all ranks, with the same ``number`` on each: sums and averages of float32 use the ring,
+    """Process group of all ranks, with the same ``number`` on each rank: sums and averages of float32 use the ring,
     everything else uses gloo."""
 
     def __init__(self, plain: dist.ProcessGroup, counter: RingClient, number: int) -> None:
@@ -185,10 +185,10 @@ class RingGroup(GlooGroup):
 
 
 def _operation(kind: Any, options: Any = None, timeout: Any = None, *, opts: Any = None, op: Any = None) -> Any:
-    """Operation of a reduction, from any of the forms of arguments that ``ProcessGroup`` accepts."""
+    """Operation of a reduction, from any form of arguments that ``ProcessGroup`` accepts."""
     chosen = next((form for form in (options, opts, op) if form is not None), kind())
     chosen = getattr(chosen, "reduceOp", chosen)
-    # `reduceOp` has a type of its own, and is unequal to all operations; its `op` is comparable.
+    # `reduceOp` has a special type, and is unequal to all operations; its `op` can be compared.
     return getattr(chosen, "op", chosen)
 
 
@@ -212,8 +212,8 @@ def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Gl
 
 _GLOO = "gloo"
 
-#: PyTorch functions that test for a gloo group before they use features specific to gloo, which a group of the ring
-#: also has: by module, and by name if other functions of the module test for a different reason.
+#: PyTorch functions that test for a gloo group before they use gloo features that a group of the ring also has: by
+#: module, and also by name if other functions of the module test for a different reason.
 _ASKING = {("torch.distributed.distributed_c10d", "monitored_barrier"), ("torch.distributed.nn.functional", None),
            ("torch.distributed._shard.sharded_tensor.api", None)}
 

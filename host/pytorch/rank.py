@@ -18,7 +18,7 @@ __all__ = ["main"]
 
 def _prepare() -> TCPStore | None:
     """Register the ring with PyTorch; return rank 0's store, which other ranks need until the script has ended."""
-    # The store uses the launcher's socket, so that no other process takes its port.
+    # The store uses the launcher's socket, so that no other process can take the port.
     store = None if os.environ["RANK"] != "0" else TCPStore(
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=True, wait_for_workers=False,
         master_listen_fd=int(os.environ[STORE]))

@@ -32,7 +32,7 @@ SCHEMA = schema.Schema("gradring.pytorch", 2, columns_of(
 
 _NAMES = {"all_reduce": "sums", "step": "optimizer steps", "others": "other operations"}
 
-#: Maximum number of groups of operations, by kind and size, with separate figures.
+#: Maximum number of groups of operations, by kind and size, that have separate figures.
 GROUPS = 4
 
 
@@ -57,8 +57,8 @@ def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int
                  slow: Sequence[int], seconds: float) -> dict[str, Any]:
     """Build the report, in a form that can be written as JSON.
 
-    ``gloo`` contains calls and bytes, over all ranks, of each gloo collective; ``backends`` the groups of all ranks
-    that each rank has joined; ``slow`` how often each rank was slow; ``seconds`` is the duration of the script.
+    ``gloo`` contains calls and bytes, over all ranks, of each gloo collective; ``backends`` contains the groups of
+    all ranks that each rank has joined; ``slow`` counts how often each rank was slow; ``seconds`` is the duration.
     """
     total = _figures(jobs.operations)
     return SCHEMA.report({

@@ -57,7 +57,7 @@ def _run(arguments: list[str]) -> None:
 
 
 def _failed(error: Exception) -> bool:
-    """Report the error that ends this rank; return whether it is the first, and not an error of the ring."""
+    """Report the error that ends this rank; return whether it is the first, and not the ring's error."""
     text = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
     # Errors of gloo are RuntimeErrors.
     failure = Failed(rank=int(os.environ["RANK"]), error=text, own=not isinstance(error, RuntimeError))
@@ -68,8 +68,8 @@ def run_script(arguments: list[str], prepare: Callable[[], object]) -> int:
     """Run a script, or a module after ``-m``, as the main program, and return the exit code.
 
     ``prepare`` is called before the script starts, and its result is kept until the script has ended. A rank that
-    ends with an error does not report that it leaves, so the other ranks end as well. The launcher prints the reason;
-    only the rank with the first error raised by the script itself prints a traceback.
+    ends with an error does not report that it leaves; the other ranks therefore also end. The launcher prints the
+    reason; only the rank with the first error raised by the script itself prints a traceback.
     """
     _end_with_launcher()
     threading.Thread(target=_listen, daemon=True).start()

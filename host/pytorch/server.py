@@ -2,7 +2,7 @@
 
 Requests arrive over a Unix socket, with one connection per rank. An operation is carried out when every rank has
 requested it. If a rank ends, or its request differs from the other requests, all ranks receive the same error. A
-connection that does not begin like a rank's is closed without affecting other connections.
+connection that does not begin like a rank's connection is closed without affecting other connections.
 """
 
 import dataclasses
@@ -27,20 +27,20 @@ __all__ = ["Patience", "RingServer", "by_name"]
 _REASON = 1.0
 #: Seconds to wait for a different cause after a rank has failed with an error that may be another rank's fault.
 _CAUSE = 0.5
-#: Errors of an operation that have a message for the user. A ValueError is about a request that was rejected before
-#: nodes received any values; after any other error the ring serves no rank.
+#: Errors of an operation that have a message for the user. A ValueError means that a request was rejected before
+#: nodes received any values; after any other error, the ring does not serve any rank.
 _NAMED = (RingError, DeviceError, JobError, OSError)
 #: Maximum length of a rank's own text in a reason.
 _MAX_TEXT = 500
 #: Maximum number of unknown connections, as a multiple of the number of ranks plus four.
 _UNKNOWN = 4
-#: Seconds by which a message's time limit exceeds that of ranks waiting for the message: their error says more.
+#: Seconds by which a message's time limit exceeds the limit of ranks that wait for it: their error is clearer.
 _LATER = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Patience(Section):
-    """Time that ranks with a request wait for ranks without one."""
+    """Time that ranks with a request wait for ranks without a request."""
 
     timeout: float = option(
         600.0, help="Seconds for which ranks wait for the others; less than the timeout of init_process_group.",
@@ -85,14 +85,14 @@ class RingServer:
         self._stopped: dict[int, tuple[float, bool]] = {}
         self._since = 0.0
         self._named = False
-        self.error: str | None = None  # reason why no more requests are served; None while requests are served
-        self.slow = [0] * ranks  # how often each rank was reported as slow
+        self.error: str | None = None  # reason why requests are no longer served; None while they are served
+        self.slow = [0] * ranks  # number of times that each rank was reported as slow
         # Calls and bytes of each collective over gloo, for the ranks that have left.
         self.gloo: dict[str, tuple[int, int]] = {}
         # Backends of the groups of all ranks that each rank has joined: the ring's, and backends requested by name.
         self.backends: dict[int, list[str]] = {}
         self.begun = 0  # number of ranks that have started the script
-        self.since = time.monotonic()  # time when the last rank, or the server, started
+        self.since = time.monotonic()  # time when the server or, later, the last rank started
 
     def close(self) -> None:
         """Close all connections."""
@@ -125,8 +125,8 @@ class RingServer:
             self.fail(f"Rank {rank} has ended, {reason}; the others cannot go on without it")
 
     def stopped(self, ranks: Sequence[int]) -> None:
-        """Record, at intervals, which ranks a signal has stopped. They are slow even if no rank requests an operation
-        of the ring, since other ranks may wait for them in gloo."""
+        """Record, at intervals, which ranks a signal has stopped. These ranks are slow even if no rank requests an
+        operation of the ring, since other ranks may wait for them in gloo."""
         now = time.monotonic()
         self._stopped = {rank: self._stopped.get(rank, (now, False)) for rank in ranks}
         if self._asked:  # late ranks are reported with this operation
@@ -157,8 +157,8 @@ class RingServer:
         self._listeners = []
 
     def _blame(self) -> None:
-        """Answer ranks that have failed. The first failure is the reason, unless a different rank may have caused it,
-        which will soon be known."""
+        """Answer ranks that have failed. The first failure is the reason, unless a different rank may have caused it;
+        the cause is soon known."""
         for rank, (since, failure, peer) in sorted(self._failed.items(), key=lambda item: item[1][0]):
             own = failure.own or (time.monotonic() - since > _CAUSE and not self._lost)
             if self.error is None and not own:
@@ -246,7 +246,7 @@ class RingServer:
             self._connections[rank].send(answer)
 
     def _try(self, ranks: list[int], action: Callable[[], Any]) -> None:
-        """Send the result of an action, or its error, to ranks, unless the action is interrupted."""
+        """Send the result of an action, or its error, to ranks unless the action is interrupted."""
         self._serving = ranks
         fatal = True
         try:

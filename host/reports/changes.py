@@ -24,7 +24,7 @@ def hops(densities: list[list[float]]) -> npt.NDArray[np.float64]:
 
 
 def nodes_of(report: dict[str, Any]) -> str:
-    """Numbers of nodes from the first step to the last, as in ``8 → 4 → 8``."""
+    """Numbers of nodes from the first step to the last, such as ``8 → 4 → 8``."""
     return " → ".join(map(str, [report["nodes"], *(len(change["nodes"]) for change in report["changes"])]))
 
 

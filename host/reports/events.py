@@ -34,13 +34,13 @@ def needed() -> None:
 
 
 def run_name(config: TrainingConfig) -> str:
-    """Name of a run, and of its folder, which distinguishes it from other runs of the same command."""
+    """Name of a run and of its folder, different for each run of a command."""
     parts = (config.optimizer.name, None if config.density is None else f"{config.density:.0%}", config.overlap)
     return re.sub(r"[^\w.%]+", "-", "-".join(part for part in parts if part is not None))
 
 
 def _scalars(step: Step, *, grid: bool, replay: bool) -> Iterator[tuple[str, float | None]]:
-    """Names and values of one step; None for a value that the step does not have."""
+    """Names and values of the scalars of one step; None for a value that the step does not have."""
     yield "loss/training", step.loss
     yield "cycles/update", step.cycles
     yield "cycles/bound", step.bound or None
@@ -60,8 +60,8 @@ class Events(contextlib.AbstractContextManager["Events"]):
     """Context with the event files of several runs, each in a folder with the run's name.
 
     A run replaces an earlier run in the same folder: TensorBoard drops the earlier steps. ``measure`` is the name of
-    the measure after an epoch or interval. Additional scalars are written with ``grid``, where nodes leave and join,
-    and with ``replay``, where links repeat words.
+    the measure after an epoch or interval. Additional scalars are written with ``grid`` (nodes leave and join) and
+    with ``replay`` (links repeat words).
     """
 
     def __init__(self, folder: Path, names: Sequence[str], *, measure: str, grid: bool = False,
@@ -81,7 +81,7 @@ class Events(contextlib.AbstractContextManager["Events"]):
             self._writer.close()
 
     def begin(self, number: int, trainings: Sequence[Training]) -> None:
-        """End the previous run, and begin run ``number``, from 0, after writing earlier runs from a checkpoint."""
+        """End the previous run, and begin run ``number`` (from 0), after writing earlier runs from a checkpoint."""
         for earlier in range(number):
             if earlier not in self._begun:
                 self._open(earlier)

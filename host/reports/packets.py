@@ -1,7 +1,7 @@
 """Packets of a ring, read from the link signals in a waveform, as text and as a decoded waveform.
 
 The input is a waveform of ``gradring wave``, in FST or VCD format, read by pywellen. The output waveform shows
-packets and their words, elements as floats, and states by name, at the same times. It is a VCD file with strings and
+packets and their words, elements as floats, and states by name, at unchanged times. It is a VCD file with strings and
 reals, which a viewer displays unchanged.
 """
 
@@ -208,7 +208,7 @@ _SIGNALS: dict[str, tuple[str, str, str | float]] = {
 
 
 def _events(packets: Sequence[Seen]) -> Iterator[tuple[int, str, str | float]]:
-    """Changes of the signals of one link, by cycle; if there are several in a cycle, the last one applies."""
+    """Changes of the signals of one link, by cycle; if a cycle has several changes, the last one applies."""
     for packet in packets:
         yield packet.cycles[0], "packet", _label(packet)
         elements = packet.elements
@@ -222,7 +222,7 @@ def _events(packets: Sequence[Seen]) -> Iterator[tuple[int, str, str | float]]:
 
 def write_packet_wave(path: Path, wave: Wave, packets: Sequence[Seen], encodings: Sequence[Encoding]) -> Path:
     """Write ``packets`` of a waveform to the VCD file ``path``, with a save file for GTKWave, and return its path.
-    State machines and operations among the signals with ``encodings`` are shown for each node."""
+    For each node, state machines and operations that have ``encodings`` are also shown."""
     links = sorted({packet.link for packet in packets})
     shown = [enc for enc in encodings if "$" not in enc.signal and (enc.machine or enc.signal.endswith("operation"))]
     save = path.with_suffix(".gtkw")

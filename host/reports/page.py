@@ -28,7 +28,7 @@ class Note:
     """A footnote of a report."""
 
     text: str
-    #: Prefixes of the names of the rows that the note applies to; empty if it applies to all rows.
+    #: The note applies to rows with names that begin with these prefixes; empty if it applies to all rows.
     rows: tuple[str, ...] = ()
 
 
@@ -78,7 +78,7 @@ def settings_table(title: str, values: Mapping[str, Any]) -> Table:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Flatten nested sections; names are joined by spaces, and a section's ``kind`` gets the section's name."""
+    """Flatten nested sections; names are joined by spaces, and a ``kind`` gets the name of its section."""
     for name, value in values.items():
         path = prefix if prefix and name == "kind" else f"{prefix} {_WORDS.get(name, name)}".strip()
         if isinstance(value, Mapping):
@@ -95,7 +95,7 @@ def _template() -> jinja2.Template:
 
 
 def _contents(table: Table, notes: Sequence[Note]) -> dict[str, Any]:
-    """Cells of a table, and the numbers of the notes for each row."""
+    """Cells of a table, and for each row the numbers of its notes."""
     rows = [{"cells": cells, "notes": [number for number, note in enumerate(notes, start=1)
                                        if note.rows and cells[0].startswith(note.rows)]} for cells in table.cells]
     right = markupsafe.Markup(' class="right"')

@@ -41,14 +41,14 @@ class Simulation:
     arithmetic: str
     #: Latency of each link in cycles.
     link_latency: int
-    #: Sections of every node's configuration that are present, including the codecs of weights and gradients.
+    #: Sections that are present in every node's configuration, including the codecs of weights and gradients.
     configuration: dict[str, Any]
     configuration_hash: int
     #: Whether memory transfers used the simulated host ports.
     host_port: bool
     #: Total cycles, including host traffic.
     elapsed: Elapsed
-    #: Wall time per stage: Verilog, Verilate and compile, if they were needed, and run.
+    #: Wall time per stage: Verilog, Verilate and compile (if needed), and run.
     seconds: dict[str, float]
     #: Seconds of the run that the simulation took.
     simulation_seconds: float
@@ -80,7 +80,7 @@ class _Run:
 
     @property
     def density_per_hop(self) -> list[float]:
-        """Mean density at each hop, over the steps whose rings have such a hop."""
+        """Mean density at each hop, over the steps with rings that have this hop."""
         densities = [step.density for step in self.training.steps]
         means = np.nanmean(hops(densities), axis=0) if self.training.changes else np.mean(densities, axis=0)
         return list(means.tolist())
@@ -182,7 +182,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "stage_seconds": simulation.seconds,
         **digits,
         "comparison": figures[1] if comparison is not None else None,
-        # Where gradients were computed: by nodes, by the host, or by the host while nodes wait for the modelled time.
+        # Place where gradients were computed: nodes, the host, or the host while nodes wait for the modelled time.
         "compute": "engine" if config.compute == NODE else "host" if config.overlap is None else "modelled",
         "schedules": [record(summary.SCHEDULES, run) for run in schedules],
         "notes": [] if schedules else training.search,
@@ -204,7 +204,7 @@ def _elapsed(simulation: Simulation) -> dict[str, Any]:
 
 def _ring(simulation: Simulation) -> dict[str, Any]:
     """Links of the nodes, their rings, and link faults."""
-    # A section with only one possible type has no entry for its kind.
+    # If a section can have only one type, it has no entry for the kind.
     links = simulation.configuration.get("link", {}).get("kind", "credits")
     reconfiguration = simulation.reconfiguration
     return {"links": links, "wires_per_link": [len(wires(replay=links != "credits")) - 1, 1],

@@ -45,7 +45,7 @@ def picture(path: pathlib.Path, *, size: tuple[float, float], rows: int = 1, col
     size : (float, float)
         Width and height in inches.
     rows, columns : int
-        Number of panels, which are yielded row by row; with option ``sharex`` the rows form one panel.
+        Numbers of panels; they are yielded row by row. With option ``sharex``, the rows form one panel.
     title, note : str
         Lines above the panels; the note has the colour ``colour``.
     options
@@ -112,7 +112,7 @@ def show_thousands(axis: Any) -> None:
 
 
 def smoothed(losses: Sequence[float | None], count: int = 5) -> list[float]:
-    """Mean over the last ``count`` updates, without updates that had no gradient in time."""
+    """Mean over the last ``count`` updates, excluding updates without a gradient in time."""
     means: list[float] = []
     for last in range(1, len(losses) + 1):
         known = [loss for loss in losses[max(0, last - count):last] if loss is not None and not math.isnan(loss)]

@@ -66,7 +66,7 @@ def _traffic(report: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, str
 
 
 def _parts(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
-    """Cycles of a step on computing nodes, by part; without a program, only cycles of its layers."""
+    """Cycles of a step on computing nodes, by part; without a program, only the cycles of the layers."""
     compute, ring, overlap = run["cycles_compute"], run["cycles_communicate"], run["training"]["overlap"]
     parts = [("… matrix products", run["cycles_gemm"]), ("… functions of rows", run["cycles_vector"]),
              ("… lists of layers", _less(compute, run["cycles_gemm"], run["cycles_vector"]))]
@@ -82,7 +82,7 @@ def _less(whole: Cycles, *parts: Cycles) -> Cycles:
 
 
 def _masks(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Figures of masks applied by separate commands, which computing nodes do not need."""
+    """Figures of masks that separate commands apply; computing nodes do not need these commands."""
     steps = report["per_step"]
     return [
         ("elements through masks", f"{report['elements_through']:,}"),
@@ -152,7 +152,7 @@ _Run = tuple[TrainingConfig, Training]
 
 
 def _steps(run: _Run) -> list[Step]:
-    """Steps with the schedule that the run ended with."""
+    """Steps that used the last schedule of the run."""
     steps = run[1].steps
     return [step for step in steps if step.schedule == steps[-1].schedule]
 

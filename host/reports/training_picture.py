@@ -60,7 +60,7 @@ def _codecs(report: dict[str, Any]) -> str:
 
 
 def only_compresses(report: dict[str, Any]) -> bool:
-    """Whether the words are from a node that compresses its gradients but has no links."""
+    """Whether the words come from a node that compresses its gradients but has no links."""
     return bool(report["configuration"]["kind"] == "int16")
 
 

@@ -1,4 +1,4 @@
-"""Command line of a run: an option for each field of the description, and a file that the options modify."""
+"""Command line of a run: an option for each field of the description, and a file, modified by options."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from host.run.spec import RunSpec, fields_of, read, with_texts
 __all__ = ["SECTIONS", "command", "fields"]
 
 _ORDER = ("workload", "model", "optimizer", "formats", "compute", "ring", "faults", "schedule", "backend", "output")
-#: Sections in the order of the help; all schedules belong to one section name.
+#: Sections in the order of the help; all schedules have the same section name.
 SECTIONS: tuple[tuple[str, type[Section]], ...] = tuple(
     (name, kind) for name in _ORDER for kind in (SCHEDULES.values() if name == "schedule" else [PARTS[name]]))
 
@@ -42,7 +42,7 @@ def _parameters() -> Iterator[inspect.Parameter]:
 
 def command(run: Callable[[RunSpec, Path | None], None]) -> Callable[..., None]:
     """Create the function of a command whose options describe a run. It calls ``run`` with the run, and with the
-    report that must be reproduced, if there is one."""
+    report to reproduce, if there is one."""
     known = {name: (path, option.flags[0]) for path, name, _, option, _ in fields()}
     file, assignments, schedule = (
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in (

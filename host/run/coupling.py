@@ -30,7 +30,7 @@ class Coupling:
 
     #: Field of the option; if ``value`` is set, the coupling applies only to this value.
     option: str
-    #: Field that the option depends on, or several fields, of which one must be set.
+    #: Field that the option depends on, or several fields; one of them must be set.
     other: str | tuple[str, ...]
     #: Values of the other field that allow the option; None means any value, and () means that it must not be set.
     allowed: tuple[Any, ...] | None
@@ -70,7 +70,7 @@ class Coupling:
             return f"a run without {flag(self._others[0])}"
         choices = SECTIONS[section].options()[name].choices if section in SECTIONS else None
         rest = tuple(choice for choice in choices or () if choice not in named)
-        if None in self.allowed and 0 < len(rest) < len(named):  # the excluded values are fewer
+        if None in self.allowed and 0 < len(rest) < len(named):  # fewer values are excluded than allowed
             return f"a run without {flag(self._others[0])} {_words(rest)}"
         text = f"{flag(self._others[0])} {_words(named)}"
         return text if None not in self.allowed else f"{text}, or a run without {flag(self._others[0])}"

@@ -1,7 +1,7 @@
 """Couplings of a run's options: values of one option that require certain values of another, with reasons.
 
-This is the only list of couplings: runs are checked against it, and error messages, docs/run.md and ``gradring info``
-print it.
+This is the only list of couplings: runs are checked against it, and it is printed in error messages, docs/run.md and
+``gradring info``.
 """
 
 from collections.abc import Callable

@@ -66,7 +66,7 @@ def _schedule(spec: RunSpec) -> RunSpec:
 
 
 def is_programmed(spec: RunSpec) -> bool:
-    """Whether nodes compute by a program unless a different schedule is requested."""
+    """Whether nodes compute with a program unless a different schedule is requested."""
     return (spec.compute.on == NODE and spec.workload.name is WorkloadName.DIGITS and spec.formats.density is None
             and spec.backend.board is None)
 
@@ -93,7 +93,7 @@ def _ring(spec: RunSpec) -> dict[str, Any]:
 
 
 def _optimizer(spec: RunSpec) -> dict[str, Any]:
-    """Update rule and its constants; schedules with their own loop use the constants of momentum."""
+    """Update rule and its constants; schedules with a separate loop use the constants of momentum."""
     text, board, rule = spec.workload.name is WorkloadName.TEXT, spec.backend.board, spec.optimizer.rule
     if not spec.known_schedule.in_steps:
         rate = spec.known_schedule.learning_rate or LEARNING_RATES[OptimizerName.MOMENTUM]

@@ -1,4 +1,4 @@
-"""Execution of a run, which is checked before anything is built, and carried out by its schedule."""
+"""Execution of a run: it is checked before anything is built, and carried out by its schedule."""
 
 from typing import Any
 

@@ -30,7 +30,7 @@ FILES = ("report.json", "report.png", "report.html", "run.toml", "weights.npz", 
 
 
 def identity_of(configs: list[TrainingConfig], node: Configuration, **options: object) -> dict[str, Any]:
-    """All data that the exact results and the report of a run depend on."""
+    """All data that affect the exact results and the report of a run."""
     return {**options, "configuration": as_dict(node), **{
         name: {**dataclasses.asdict(config), "optimizer": {"name": config.optimizer.name,
                                                            **dataclasses.asdict(config.optimizer)}}

@@ -87,7 +87,7 @@ def prepare(spec: RunSpec, say: Callable[[str], None] = lambda line: None) -> Pr
 
 
 def _board(spec: RunSpec) -> BoardConfig:
-    """Board of the run; without one, a board of default nodes, with rates that have no effect."""
+    """Board of the run; if there is none, a board of default nodes, with rates that have no effect."""
     if spec.backend.board is None:
         return dataclasses.replace(BOARDS["simulated"], node=NodeConfig(), nodes=Update.nodes)
     return BOARDS[spec.backend.board]
@@ -174,7 +174,7 @@ def _far_memory(spec: RunSpec) -> FarMemory | None:
 
 def _task(spec: RunSpec, config: TrainingConfig, node: Configuration, say: Callable[[str], None]) -> (
         tuple[TrainingConfig, Workload]):
-    """Create model and data. If a board has no room for a hidden layer by default, the perceptron has none."""
+    """Create model and data. If a board has no room for a hidden layer, the default perceptron has none."""
     if spec.workload.name is WorkloadName.TEXT:
         return config, CharacterModel(topics(context=TransformerConfig.context))
     data = digits()

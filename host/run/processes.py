@@ -13,8 +13,8 @@ __all__ = ["check_alone", "other_processes", "serves", "threads_of"]
 
 
 def serves() -> bool:
-    """Return whether this is an ``mpirun`` process other than the first, after serving the first until it exits. It
-    must be called before anything that may fail, so that the first process always releases all processes."""
+    """Serve the first ``mpirun`` process until it exits, and return True; in the first or only process, return False.
+    It must be called before anything that may fail, so that the first process always releases all processes."""
     if mpi_size() == 1:
         return False
     from sim.verilated.mpi_processes import serve_mpi

@@ -28,7 +28,7 @@ def digest(*arrays: npt.NDArray[Any] | None) -> str | None:
 
 
 def described(report: Mapping[str, Any], spec: RunSpec, *weights: npt.NDArray[Any] | None) -> dict[str, Any]:
-    """Add the description of the run, and the digest of its final weights (None without weights), to a report."""
+    """Add to a report the run's description, and the digest of its final weights (None without weights)."""
     return {**report, "run": repeatable(spec), "weights_sha256": digest(*weights)}
 
 
@@ -50,8 +50,8 @@ def _steps(report: Mapping[str, Any]) -> Any:
 
 
 def comparison(earlier: Mapping[str, Any], result: Any) -> list[str]:
-    """Describe in lines whether bits, cycles and words of a run match an earlier report. Among jobs that ran side by
-    side, the job with the same seed is compared."""
+    """Describe, in lines, whether the bits, cycles and words of a run match an earlier report. Among jobs that ran
+    side by side, the job with the same seed is compared."""
     reports: Sequence[Mapping[str, Any]] = result if isinstance(result, list) else [result]
     report = next((other for other in reports if _seed(other) == _seed(earlier)), reports[0])
     before, after = _steps(earlier), _steps(report)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WITH_MOMENTUM", "Schedule"]
 
-#: Fields that apply to schedules with their own loop, which use momentum.
+#: Fields that apply to schedules with a separate training loop; these use momentum.
 WITH_MOMENTUM = ("workload.seed", "ring.nodes", "backend.threads", "backend.arithmetic", "model.hidden",
                  "optimizer.learning_rate", "optimizer.momentum", "output.folder")
 

@@ -1,7 +1,7 @@
 """Sections of the description of a training run: options by subject, with help texts, units and ranges.
 
-A value of None means that the option is not set: it has a default that depends on other sections
-(:mod:`host.run.defaults`), or does not apply to the run (:mod:`host.run.couplings`).
+A value of None means that the option is not set: its default depends on other sections (:mod:`host.run.defaults`), or
+it does not apply to the run (:mod:`host.run.couplings`).
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ __all__ = ["CREDITS", "FLAT", "GRID", "SCHEDULES", "SECTIONS", "SLOTS", "TEXT_BA
 #: Default number of steps, examples in a batch and steps between measurements for the character model.
 TEXT_STEPS, TEXT_BATCH, TEXT_INTERVAL = 200, 64, 20
 
-#: When nodes send: when their successors have room, or in slots of a common time base.
+#: Time when nodes send: when their successors have room, or in slots of a common time base.
 CREDITS, SLOTS = "credits", "slots"
 #: Shapes of rings in which all nodes of a grid train one model.
 GRID, FLAT = "grid", "flat"

@@ -1,4 +1,4 @@
-"""A slow link, and the choice of the fastest partition for a ring with this link."""
+"""A slow link, and the choice of the fastest partition for a ring that contains it."""
 
 import contextlib
 from collections.abc import Callable
@@ -45,8 +45,8 @@ def with_option(node: NodeConfig, length: int, *, planes: int) -> NodeConfig:
 
 
 def partition(ring: Ring, length: int, *, planes: int, latency: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure the links, set the best partition, and return figures for the report. Both partitions are measured with
-    dense gradients, which overwrite the contents of memories."""
+    """Measure the links, set the best partition, and return figures for the report. The two partitions are measured
+    with dense gradients, which overwrite the contents of memories."""
     partitioning = choose(ring, length, link_rates(ring), planes=planes, latency=latency)
     say(str(partitioning))
     slowest = min(range(ring.nodes), key=lambda rank: partitioning.rates[rank])

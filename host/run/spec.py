@@ -94,7 +94,7 @@ class RunSpec:
             dataclasses.replace(getattr(self, section), **group) for section, group in groups.items()})
 
     def _schedule(self, values: dict[str, Any]) -> Any:
-        """Schedule with changed values, of the kind that has fields for these values."""
+        """The schedule with changed values; its kind is the kind that has fields for these values."""
         chosen = values.pop("kind", None)
         if chosen is not None and chosen not in SCHEDULES:
             raise SpecError(choice_error("Schedule", SCHEDULES, str(chosen)))
@@ -105,7 +105,7 @@ class RunSpec:
             if chosen not in (None, owners[name]):
                 raise SpecError(of_schedule(f"schedule.{name}", chosen))
             chosen = owners[name]
-        assert chosen is not None  # holds because a field has been named
+        assert chosen is not None  # true because a field has been named
         kind = SCHEDULES[chosen]
         own = vars(self.schedule) if isinstance(self.schedule, kind) else {}
         return kind(**{**own, **values})

@@ -2,8 +2,8 @@
 
 A server has one thread. It buffers bytes from a peer until a message is complete, and bytes for a peer until they are
 read. A peer that does not complete a message, or does not read its answer, is disconnected after a time limit, and
-delays no other peer. Before the server's user has admitted a peer, its messages must be short, the first must arrive
-within seconds, and the number of such peers is limited.
+delays no other peer. Until the server's user has admitted a peer, the peer's messages must be short, and the first
+must arrive within seconds. The number of unadmitted peers is limited.
 """
 
 import contextlib
@@ -35,10 +35,10 @@ MAX_PATH = 103
 class Limits:
     """Limits for the peers of a server."""
 
-    unknown: int = 64  # maximum peers that are not admitted; an additional one disconnects the first of them
+    unknown: int = 64  # maximum number of unadmitted peers; an additional one disconnects the first of them
     first_seconds: float = 5.0  # seconds until a peer must have sent its first message
     first_bytes: int = 1 << 16  # maximum length of a message from a peer that is not admitted
-    seconds: float = 30.0  # seconds that an admitted peer has to complete a message, and to read one
+    seconds: float = 30.0  # seconds that an admitted peer has to complete a message, or to read one
     message_bytes: int = MAX_MESSAGE  # maximum length of a message from an admitted peer
 
 
@@ -110,7 +110,7 @@ class Client:
 class Ended:
     """Information that a peer's connection has ended."""
 
-    # rule that the peer has violated, as the rest of a sentence; empty if it has closed the connection
+    # rule that the peer has violated, as the end of a sentence; empty if the peer has closed the connection
     reason: str = ""
 
 
@@ -124,12 +124,12 @@ class Peer:
         self._began: float | None = None
         self._answered: float | None = None
         self.admitted = False  # whether the server's user knows the peer, which lifts the limits of unknown peers
-        self.holds = False  # whether bytes after a message must wait until the server's user has seen the message
-        self.ended: Ended | None = None  # how the connection has ended; None while it is open
+        self.holds = False  # whether bytes after a message must wait until the server's user has handled it
+        self.ended: Ended | None = None  # end of the connection; None while it is open
         self.owner: Any = None  # data attached by the server's user
 
     def send(self, message: Any) -> None:
-        """Send a message as fast as the peer reads; raises ``MessageError`` if a value does not match its field."""
+        """Send a message at the speed of the peer; raises ``MessageError`` if a value does not match its field."""
         self.post(self._server.registry.encode(message))
 
     def post(self, frame: bytes) -> None:
@@ -179,7 +179,7 @@ class Peer:
         return messages
 
     def take(self) -> list[Any]:
-        """Complete messages in the buffer; only one before the peer's admission, which changes its limits."""
+        """Complete messages in the buffer; only one before the peer's admission, since limits then change."""
         messages: list[Any] = []
         limits = self._server.limits
         before = len(self._inbox)

@@ -1,7 +1,7 @@
 """A folder for sockets in the system's temporary folder, or in a folder with a shorter path.
 
-The process that uses it holds a lock in it. On each start, folders of the same user are removed if nobody holds their
-lock, since their processes were killed; links are not followed, and only sockets and locks are removed.
+The process that uses it holds a lock in it. On each start, folders of the same user are removed if no process holds
+their lock, since their processes have been killed; links are not followed, and only sockets and locks are removed.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ def _make(parents: Sequence[str], names: Sequence[str]) -> tuple[Path, int]:
             folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         except OSError:
             continue
-        # The file is locked before it gets its name: other processes ignore a folder without a lock of that name.
+        # The file is locked before it gets its final name: processes ignore folders without a lock of this name.
         lock = os.open(folder / f"{_LOCK}.new", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         (folder / f"{_LOCK}.new").rename(folder / _LOCK)

@@ -1,4 +1,4 @@
-"""Encoding of messages: dataclasses of a registry, in frames that are validated before they are decoded.
+"""Encoding of messages (dataclasses of a registry) in frames, which are validated before decoding.
 
 A frame consists of a head of 24 bytes, a header in JSON and raw contents:
 

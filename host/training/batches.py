@@ -49,8 +49,8 @@ class BatchSource(abc.ABC):
 
 
 class Batches(BatchSource):
-    """Batches of whole epochs. Each epoch uses all examples in a new order, in as few batches of at most
-    ``config.batch`` examples as possible, of nearly equal sizes."""
+    """Batches of whole epochs. Each epoch uses all examples in a new order, in the smallest number of batches of at
+    most ``config.batch`` examples, with nearly equal sizes."""
 
     def __init__(self, examples: int, config: TrainingConfig):
         self._examples = examples
@@ -116,9 +116,9 @@ _DEALT, _ORDERED = 2, 3
 class Shares:
     """Partition of a data set among workers, and the batches of each worker.
 
-    The skew is the fraction of each worker's examples that is taken in the order of labels, so that it has classes of
-    its own; the rest is distributed at random. All batches of a worker have the same size: examples that remain at
-    the end of a pass begin the first batch of the next pass, which has a different order.
+    The skew is the fraction of each worker's examples that is taken in the order of labels, so that these are from
+    few classes; the remaining examples are distributed at random. All batches of a worker have the same size:
+    examples that remain at the end of a pass begin the first batch of the next pass, which has a different order.
     """
 
     def __init__(self, labels: npt.NDArray[np.int64], *, workers: int, skew: float, seed: int):
@@ -130,7 +130,7 @@ class Shares:
         order = np.random.default_rng((seed, _DEALT)).permutation(len(labels))
         sorted_, dealt = np.split(order, [round(skew * len(labels))])
         sorted_ = sorted_[np.argsort(labels[sorted_], kind="stable")]
-        # Workers with one more example of the first part get one fewer of the second part.
+        # Workers with one more example from the first part get one fewer from the second part.
         self._examples = [np.concatenate([own, rest]) for own, rest in zip(
             np.array_split(sorted_, workers), reversed(np.array_split(dealt, workers)), strict=True)]
         #: Number of examples of each worker.

@@ -44,7 +44,7 @@ def versions() -> dict[str, str]:
 
 
 def save(path: Path, identity: dict[str, Any], content: Any, *, device: DeviceFrame | None = None) -> None:
-    """Replace a file by a :func:`packed` checkpoint; raises ``OutputError`` if it cannot be written."""
+    """Replace a file with a :func:`packed` checkpoint; raises ``OutputError`` if it cannot be written."""
     write_bytes(path, packed(identity, content, device=device))
 
 
@@ -52,7 +52,7 @@ def packed(identity: dict[str, Any], content: Any, *, device: DeviceFrame | None
     """Encode a checkpoint as bytes; raises ``OutputError`` if the key cannot be written.
 
     ``identity`` is a dictionary of dictionaries, as in JSON, and must be the same when the file is read. ``content``
-    consists of None, numbers, texts and arrays, in lists and dictionaries with text keys; ``device``: a device frame.
+    consists of None, numbers, texts and arrays, in lists and dictionaries with text keys; ``device`` is a frame.
     """
     state = content.get("state") if isinstance(content, dict) else None
     batches = state.get("batches") if isinstance(state, dict) else None
@@ -74,7 +74,7 @@ def load(path: Path, identity: dict[str, Any]) -> Any:
 
 
 def peek(path: Path) -> dict[str, Any]:
-    """Read identity and content of a file of any run; raises the same errors as :func:`load`."""
+    """Read the identity and the content of any run's file; raises the same errors as :func:`load`."""
     old = path.with_name(_OLD)
     path = old if not path.exists() and old.exists() else path
     try:
@@ -94,7 +94,7 @@ ADVICE = "leave out --resume to begin anew"
 
 
 def _differences(here: Any, there: Any, name: str = "") -> list[str]:
-    """Names of the entries that differ between a run and a file, with both values."""
+    """Names of the entries that differ between a run and a file, with their values in each."""
     if isinstance(here, dict) and isinstance(there, dict):
         return [text for key in sorted({*here, *there})
                 for text in _differences(here.get(key), there.get(key), key if name in _LEVELS else f"{name}.{key}")]

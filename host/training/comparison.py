@@ -1,6 +1,6 @@
 """Bit-exact comparison of nodes with the golden model; any difference raises an error.
 
-Nodes apply masks, and computing nodes apply them as part of the products in their lists. Values that the host then
+Nodes apply masks, and computing nodes apply them as part of the products in their lists. Values that the host later
 computes for comparison or measurement are masked only by the golden model.
 """
 
@@ -103,10 +103,10 @@ def compare_memories(ring: VectorRing, reference: Reference, config: TrainingCon
 
 def compare_end(ring: VectorRing, reference: Reference, config: TrainingConfig, training: Training, *,
                 weights: npt.NDArray[np.uint32], replaced: int, words: int) -> None:
-    """Compare memories and counters of the nodes at the end of a run; ``weights`` are as in memory."""
+    """Compare memories and counters of nodes at the end of a run; ``weights`` are laid out as in memory."""
     number = len(training.steps)
     compare_memories(ring, reference, config, number)
-    # Lists of masks are stored after the weights; writing them must not have changed any weight since the last step.
+    # Lists of masks are stored after the weights; writing them must not have changed a weight since the last step.
     compare_rows("weights", number, weights, words_of(ring.memory.read_weights(training.parameters)))
     if (training.elements_masked, training.mask_words_fetched) != (replaced, words):
         raise DivergenceError(
@@ -136,7 +136,7 @@ def gradients_of(number: int, form: Elements, differences: Sequence[Array]) -> l
 
 
 def refuse_nonfinite(number: int, outcome: Outcome, nodes: Sequence[int]) -> None:
-    """Raise ``TrainingError`` if nodes have seen NaN or a sum that is not finite; ``nodes`` are their numbers."""
+    """Raise ``TrainingError`` if nodes encountered NaN or a non-finite sum; ``nodes`` are their numbers."""
     for ranks, text in ((outcome.local_nan, "NaN among the gradients of node"),
                         (outcome.not_finite, "a sum of gradients is not finite, found by node")):
         if ranks:

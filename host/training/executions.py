@@ -17,13 +17,13 @@ __all__ = ["Differentiator", "Execution", "execution_of"]
 
 
 class Differentiator(abc.ABC):
-    """Computation of gradients by lists of instructions that the nodes of a ring execute in each step."""
+    """Computation of gradients with lists of instructions, executed by the nodes of a ring in each step."""
 
-    #: Lines about the lists for the report; the plan of the activation memory is first.
+    #: Lines about the lists for the report; the first line is about the plan of the activation memory.
     notes: list[str]
     #: Number of examples on each node.
     lengths: list[int]
-    #: Multiplications with centroids on all nodes in the last :meth:`run`, as counted by their events.
+    #: Multiplications with centroids on all nodes in the last :meth:`run`, as counted by the nodes' events.
     multiplications: int = 0
     #: Whether :meth:`run` loads programs into nodes, replacing earlier ones.
     programmed: bool = False
@@ -105,7 +105,7 @@ class Execution:
 
 
 def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Execution:
-    """Execution of a run's steps: by feature programs if nodes have programs or compute, or with a schedule."""
+    """Execution of steps: by feature programs if nodes compute or have programs, or with a schedule."""
     if config.overlap is None and config.compute != NODE and ring.config.programs is None:
         return Execution(ring, int(workload.parameters.size))
     return feature("programs").execution(ring, workload, config)

@@ -18,14 +18,14 @@ S = TypeVar("S")
 class Executor(abc.ABC, Generic[S]):
     """Executor of the steps of a run on nodes."""
 
-    #: Maximum number of steps in a block, which nodes carry out without a stop.
+    #: Maximum number of steps in a block, which nodes carry out without stopping.
     most = 1
     #: Whether all batches of a block must have the same size.
     equal = False
 
     @property
     def left(self) -> int:
-        """Number of remaining steps, as far as known, in a run for which the trainer has no total."""
+        """Number of remaining steps, as far as known, in a run without a known total."""
         raise NotImplementedError
 
     @abc.abstractmethod

@@ -42,8 +42,8 @@ class Checkpointer:
     path: Path
     #: Options of the run; versions are added to them.
     identity: dict[str, Any]
-    #: Steps between checkpoints; the last step is always followed by one. By default one is written whenever the
-    #: model is measured; 0 for none.
+    #: Steps between checkpoints; the last step is always followed by a checkpoint. By default, a checkpoint is
+    #: written whenever the model is measured; 0 for none.
     steps: int | None = None
     #: Number of steps, over all runs, in the latest checkpoint.
     kept: int = 0

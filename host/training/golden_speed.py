@@ -1,4 +1,4 @@
-"""Processor time of training on golden nodes, compared with bit-identical Verilated nodes."""
+"""Processor time of training on golden nodes, compared with bit-identical training on Verilated nodes."""
 
 import time
 from typing import Any
@@ -13,7 +13,7 @@ from host.transports.session import TransportName, open_session
 
 __all__ = ["BAR", "measure", "rows"]
 
-#: Maximum processor time, as a fraction of a Verilated run's.
+#: Maximum processor time, as a fraction of the time of a Verilated run.
 BAR = 0.35
 
 NODES, STEPS = 4, 24

@@ -33,12 +33,12 @@ class Elements:
 
     def settings(self, optimizer: Optimizer, step: int, *, count: int, learning_rate: float,
                  packed_state: bool) -> Settings | FixedSettings:
-        """Optimizer settings of a step with gradients summed over ``count`` examples."""
+        """Optimizer settings of a step with gradients that are summed over ``count`` examples."""
         settings = optimizer.settings(step, gradient_scale=1 / count, learning_rate=learning_rate)
         return dataclasses.replace(settings, packed_state=packed_state)
 
     def threshold(self, threshold: float) -> tuple[float, float]:
-        """Convert a threshold to units of the nodes' gradients, and back to units of the model's gradients."""
+        """Convert a threshold to units of the nodes' gradients; also return it in the model's units."""
         return threshold, threshold
 
 

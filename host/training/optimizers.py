@@ -1,4 +1,4 @@
-"""Optimizers, named and with defaults as in ``torch.optim``, and the scalars that nodes need in each step.
+"""Optimizers with names and defaults as in ``torch.optim``, and the scalars that nodes need in each step.
 
 A node has no step number: terms that depend on it are folded into scalars here, in float64, and rounded to binary32
 once, when they are written to a register. In the formulas below, g is the mean gradient, after clipping; t is the
@@ -45,8 +45,8 @@ class Optimizer(abc.ABC):
 
     learning_rate: float = dataclasses.field(kw_only=False)
     weight_decay: float = 0.0
-    #: Largest magnitude of an element of the mean gradient; larger elements are clipped to it, keeping their sign, as
-    #: by ``torch.nn.utils.clip_grad_value_``: CLIP = clip, or infinity if it is None.
+    #: Largest magnitude of an element of the mean gradient; larger elements are clipped to it and keep their sign, as
+    #: with ``torch.nn.utils.clip_grad_value_``: CLIP = clip, or infinity if it is None.
     clip: float | None = None
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class Optimizer(abc.ABC):
 
     def settings(self, step: int, *, gradient_scale: float, learning_rate: float | None = None) -> Settings:
         """Scalars of step ``step``, counted from 1. ``gradient_scale`` converts the summed gradient to its mean, and
-        ``learning_rate`` replaces the optimizer's own, as a schedule requires."""
+        ``learning_rate`` replaces the optimizer's own learning rate, as a schedule requires."""
         if step < 1:
             raise ValueError(f"Step must be at least 1, not {step!r}")
         rate = self.learning_rate if learning_rate is None else learning_rate
@@ -105,7 +105,7 @@ class SGD(Optimizer):
 
     momentum: float = 0.0
     dampening: float = 0.0
-    #: Whether momentum is Nesterov's; requires nonzero momentum and no dampening.
+    #: Whether momentum is Nesterov momentum; requires nonzero momentum and no dampening.
     nesterov: bool = False
 
     def __post_init__(self) -> None:
@@ -142,9 +142,8 @@ class Adam(Optimizer):
     - m' = b1·m + (1 - b1)·g and v' = b2·v + (1 - b2)·g²: FIRST_DECAY = b1, FIRST_GAIN = 1 - b1, SECOND_DECAY = b2,
       SECOND_GAIN = 1 - b2.
     - w' = w - lr·(m' / (1 - b1^t)) / (sqrt(v' / (1 - b2^t)) + eps). With numerator and denominator multiplied by
-      sqrt(1 - b2^t), which is the order at the end of section 2 of the paper, this is
-      w - LEARNING_RATE·m' / (sqrt(v') + EPSILON), where LEARNING_RATE = lr·sqrt(1 - b2^t) / (1 - b1^t) and
-      EPSILON = eps·sqrt(1 - b2^t).
+      sqrt(1 - b2^t), as at the end of section 2 of the paper, this is w - LEARNING_RATE·m' / (sqrt(v') + EPSILON),
+      where LEARNING_RATE = lr·sqrt(1 - b2^t) / (1 - b1^t) and EPSILON = eps·sqrt(1 - b2^t).
 
     LEARNING_RATE and EPSILON depend on the step.
     """
@@ -186,9 +185,9 @@ def falls(decay: float) -> bool:
     """Whether every bfloat16 number decreases when multiplied by a binary32 factor and rounded to bfloat16.
 
     A number with significand s, from 1 to 2, has neighbours at a distance of 2^-7, and decreases if s·(1 - decay) is
-    more than half of that, 2^-8; a tie decreases it if s is odd. The smallest significand that can stay is 1 + 2^-7,
-    since the neighbour below 1 is at half the distance. So every number decreases if 1 - decay is at least 1/258,
-    which is 2^-8 / (1 + 2^-7), and none if 1 - decay is below 2^-9. The function tries all 128 significands.
+    more than half of this distance, 2^-8; a tie decreases it if s is odd. The smallest significand that can stay is 1
+    + 2^-7, since the neighbour below 1 is at half the distance. So every number decreases if 1 - decay is at least
+    1/258, which is 2^-8 / (1 + 2^-7), and none if 1 - decay is below 2^-9. The function tries all 128 significands.
     """
     numbers = np.arange(128, 256, dtype=np.float32)
     products = (numbers * np.float32(decay)).view(np.uint32)
@@ -196,7 +195,7 @@ def falls(decay: float) -> bool:
 
 
 def moments_note(optimizers: Iterable[Optimizer], *, packed_state: bool) -> str | None:
-    """Warning about state that does not decay in bfloat16, with ``packed_state``; None if all decays."""
+    """Warning about state that does not decay in bfloat16, with ``packed_state``; None if it all decays."""
     stay = {f"{name} = {decay:g}": None for optimizer in optimizers for name, decay in optimizer.decays.items()
             if packed_state and decay < 1 and not falls(decay)}
     if not stay:
@@ -222,8 +221,9 @@ LEARNING_RATES = {OptimizerName.SGD: 1.2, OptimizerName.MOMENTUM: 0.5, Optimizer
 
 def create(name: OptimizerName, *, learning_rate: float | None = None, momentum: float = 0.9,
            dampening: float = 0.0, weight_decay: float | None = None, clip: float | None = None) -> Optimizer:
-    """Create the optimizer of that name. Defaults are the learning rate in :data:`LEARNING_RATES`, and weight decay
-    and clip of the class. ``momentum`` affects only optimizers momentum and nesterov, ``dampening`` only momentum."""
+    """Create the optimizer with this name. The defaults are the learning rate in :data:`LEARNING_RATES`, and the
+    class's weight decay and clip. ``momentum`` affects only the optimizers momentum and nesterov, ``dampening`` only
+    momentum."""
     options: dict[str, Any] = {
         "learning_rate": LEARNING_RATES[name] if learning_rate is None else learning_rate, "clip": clip}
     if weight_decay is not None:

@@ -63,9 +63,9 @@ class TrainingConfig:
     epochs: int = 14
     #: Number of steps of the whole run, instead of epochs.
     max_steps: int | None = None
-    #: Steps between measurements of the model; the last step is always followed by one. By default an epoch.
+    #: Steps between measurements of the model; the last step is always followed by one. The default is an epoch.
     interval: int | None = None
-    #: Maximum examples in a step. An epoch is split into as few batches as possible, of nearly equal sizes.
+    #: Maximum examples in a step. An epoch is split into the smallest number of batches, with nearly equal sizes.
     batch: int = 128
     #: Width of each hidden layer, for a perceptron.
     hidden: tuple[int, ...] = (64,)
@@ -84,20 +84,20 @@ class TrainingConfig:
     #: Schedule of computation and communication: see :class:`host.features.programs.schedules.Schedule`; by default
     #: there is no schedule, and the host computes.
     overlap: str | None = None
-    #: ``node`` if each node computes the gradients of its share of a batch; ``host`` if the host does.
+    #: ``node`` if each node computes the gradients of its share of a batch; ``host`` if the host computes them.
     compute: str = HOST
     #: Format that operands of matrix products are rounded to: a name in :data:`sim.golden.operands.OPERANDS`. Sums,
     #: weights and all values between products are in binary32.
     compute_format: str = FP32
     #: Multiply-adds per cycle of the nodes' engine, or of the engine that a schedule assumes.
     macs: int = MACS
-    #: ``searched`` to search tile factors of matrix products on a node first, ``default`` to compute them by a model;
-    #: for computing nodes.
+    #: ``searched`` to search tile factors of matrix products on a node first, ``default`` to compute them with a
+    #: model; for computing nodes.
     tiling: str = DEFAULT
     #: Far memory of nodes that compute text models; by default all saved activations stay in the activation memory.
     far: FarMemory | None = None
-    #: Whether to compare every node with the golden model after every step. Otherwise, the weights of node 0 are
-    #: trusted.
+    #: Whether to compare every node with the golden model after every step. Otherwise, node 0's weights are used
+    #: unchecked.
     check: bool = True
 
     def __post_init__(self) -> None:
@@ -169,14 +169,14 @@ class Step:
     scatter_cycles: Cycles
     scatter_bound: int
 
-    #: Words on all links, including headers and CRCs: as sent, and if all payloads were raw. For nodes of 16-bit
-    #: integers, words of the gradient in compressed form, and without compression.
+    #: Words on all links, including headers and CRCs: as sent, and if all payloads were raw. On nodes for 16-bit
+    #: integers, words of the gradient with compression, and without compression.
     words_sent: int
     words_dense: int
 
     #: Fraction of nonzero elements at each hop of scatter-reduce, or in the compressed gradient.
     density: list[float]
-    #: Words of scatter-reduce, included in the words on all links.
+    #: Words sent during scatter-reduce, included in the words on all links.
     scatter_words: int = 0
     #: Number of weights that all links have carried, and their words, without headers and CRCs.
     weight_elements: int = 0
@@ -186,18 +186,18 @@ class Step:
     codebook_words: int = 0
     #: Cycles of sparsification on the slowest node; 0 if all elements are sent.
     sparsify_cycles: Cycles = 0
-    #: Smallest magnitude of elements that are sent; None if all are sent.
+    #: Smallest magnitude of the elements that are sent; None if all elements are sent.
     threshold: float | None = None
     #: Sum of the cycles of masking commands, each on its slowest node.
     mask_cycles: Cycles = 0
-    #: Number of elements that masks have replaced in this step, and of all elements in masked matrices.
+    #: Numbers of elements that masks have replaced in this step, and of all elements in masked matrices.
     elements_masked: int = 0
     elements_through: int = 0
 
     #: Schedule of the step, if nodes have a program; ``cycles`` is then for the whole pass.
     schedule: str | None = None
-    #: Cycles of the pass by the golden timing model with measured durations, and the sum of these durations in each
-    #: queue, on the node with the largest sum; without a program 0, except for the commands of computing nodes.
+    #: Cycles of the pass according to the golden timing model with measured durations, and the sum of these durations
+    #: in each queue, on the node with the largest sum; 0 without a program, except for computing nodes.
     modelled_cycles: Cycles = 0
     compute_cycles: Cycles = 0
     communicate_cycles: Cycles = 0
@@ -237,7 +237,7 @@ class Change:
     left: list[int]
     joined: list[int]
 
-    #: Pairs of a node that has left and the node that has received its residuals and errors, if any.
+    #: Pairs of nodes: a node that has left, and the node that received its residuals and errors.
     heirs: list[list[int]]
     #: Number of elements with state and master weights that have a new owner.
     moved: int
@@ -275,13 +275,13 @@ class Training:
 
     #: Numbers of the steps after which the model was measured.
     measured: list[int] = dataclasses.field(default_factory=list)
-    #: Sums over all masking commands, also during measurements: cycles on the slowest node, and elements in
-    #: masked matrices.
+    #: Sums over all masking commands, including those during measurements: cycles on the slowest node, and elements
+    #: in masked matrices.
     mask_cycles: Cycles = 0
     elements_through: int = 0
 
-    #: Counts by the nodes: elements that masks have replaced or that were not sent, and mask words that were read
-    #: from memory.
+    #: Counts by the nodes: elements that masks have replaced, elements that were not sent, and mask words read from
+    #: memory.
     elements_masked: int = 0
     mask_words_fetched: int = 0
 
@@ -292,7 +292,7 @@ class Training:
     search: list[str] = dataclasses.field(default_factory=list)
     #: Output of the trained model; see :meth:`host.training.workloads.Workload.sample`.
     sample: dict[str, Any] | None = None
-    #: True if every comparison was made and succeeded; None without comparisons. (A failed one raises an exception.)
+    #: True if all comparisons were made and succeeded; None without comparisons. (Failures raise an exception.)
     bit_exact: bool | None = None
 
     def figures(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Powers, exponentials and logarithms of single binary64 numbers, identical on every processor and system.
 
-Results of mathematics libraries differ in the last bit, and some depend on the processor. Results of decimal
-arithmetic with 40 digits do not, and are rounded to binary64 once.
+Results of mathematics libraries differ in the last bit, and some depend on the processor. Decimal arithmetic with 40
+digits has the same results everywhere; they are rounded to binary64 once.
 """
 
 import decimal

@@ -72,7 +72,7 @@ STATE = ("_step", "_elements", "_aim", "_ahead", "_left", "_threshold")
 
 
 def check_zeros(gradients: str) -> None:
-    """Raise ``ValueError`` if a density does not affect the size of gradient packets in a codec."""
+    """Raise ``ValueError`` if a density does not affect the size of a codec's gradient packets."""
     if not GRADIENT_CODECS[gradients].drops_zeros:
         names = " or ".join(name for name, codec in GRADIENT_CODECS.items() if codec.drops_zeros)
         raise ValueError(f"Codec of gradients with a density must be {names}, not {gradients}: zeros do not make its "
@@ -82,20 +82,20 @@ def check_zeros(gradients: str) -> None:
 class Threshold:
     """Controller that chooses the threshold of every step of a run.
 
-    At hop h of scatter-reduce, sums of elements kept by h nodes are sent. Their density is at most h times that of a
-    node, so the mean over the N - 1 hops is at most N / 2 times that density, however the nodes' elements overlap. A
-    node may therefore keep ``2 * density / nodes`` of its elements, called m here, on average over the run.
+    At hop h of scatter-reduce, sums of elements kept by h nodes are sent. Their density is at most h times a node's
+    density, so the mean over the N - 1 hops is at most N / 2 times a node's density, for any overlap between nodes. A
+    node may therefore keep the fraction m = ``2 * density / nodes`` of its elements, on average over the run.
 
-    A node keeps more elements at the beginning, where weights change fast, and fewer afterwards. If x is the fraction
-    of the run that is over in the middle of a step, the fraction of elements to keep is ::
+    A node keeps more elements at the beginning, when weights change fast, and fewer afterwards. If x is the fraction
+    of the run that has passed in the middle of a step, the fraction of elements to keep is ::
 
         target(x) = last * decay ** max(0, 1 - x / ramp),  last = m / (ramp * (decay - 1) / log(decay) + 1 - ramp)
 
-    which decreases from ``decay * last`` to ``last`` within the first ``ramp`` of the run, and has the mean m, or
-    less if it would exceed 1 and is limited to it.
+    It decreases from ``decay * last`` to ``last`` within the first ``ramp`` of the run. Its mean is m, or less if it
+    would exceed 1 and is limited to 1.
 
-    Steps that keep more elements than their targets are compensated by all later steps. With left the remainder of
-    the sum of all targets, and ahead the sum of the targets of this step and all later ones, a step aims at ::
+    Steps that keep more elements than their targets are compensated by all later steps. If left is the remainder of
+    the sum of all targets, and ahead is the sum of the targets of this and all later steps, a step aims at ::
 
         t = target * min(max(left / ahead, 1 / limit), 1)
 
@@ -106,16 +106,16 @@ class Threshold:
 
     where the factor is at least exp(-gain), since d is at least 0. Unless the limit is reached, the sum of d / t - 1
     over all steps is log(last threshold / first threshold) / gain. It does not grow with the number of steps, so the
-    mean of d / t approaches 1 in a long run, whatever the first threshold.
+    mean of d / t approaches 1 in a long run, for any first threshold.
 
-    In a run of unknown length, target and aim of each step are m.
+    In a run of unknown length, the target and the aim of each step are m.
 
     Parameters
     ----------
     density : float
         Density of gradients sent, averaged over hops and steps: above 0 and at most 1.
     nodes : float
-        Number of nodes in the ring; in two dimensions, nodes of a ring with the same mean over its hops.
+        Number of nodes in the ring; in two dimensions, number of nodes in a ring with the same mean over its hops.
     steps : int or None
         Number of steps of the run; None if it is unknown.
     decay : float
@@ -149,7 +149,7 @@ class Threshold:
         self._threshold: float | None = None
 
     def target(self, step: int) -> float:
-        """Fraction of its elements that a node should keep in step ``step``, counted from 1."""
+        """Fraction of elements that a node should keep in step ``step``, counted from 1."""
         if self._steps is None:
             return min(self._last, 1.0)
         over = (step - 0.5) / self._steps
@@ -168,7 +168,7 @@ class Threshold:
             magnitudes = np.abs(np.concatenate(gradients).astype(np.float64))
             magnitudes = magnitudes[np.isfinite(magnitudes)]
             if magnitudes.any():
-                # Keep the wanted fraction of the elements, at least one, but no zeros.
+                # Keep the wanted fraction of the elements, but at least one, and no zeros.
                 index = min(math.ceil(len(magnitudes) * (1 - self._aim)), len(magnitudes) - 1)
                 index = max(index, int(np.count_nonzero(magnitudes == 0)))
                 self._threshold = max(float(np.partition(magnitudes, index)[index]), _SMALLEST)
@@ -193,7 +193,7 @@ class Threshold:
         vars(self).update(state)
 
     def succeed(self, state: dict[str, Any]) -> None:
-        """Continue from the state of a controller for a different number of nodes, with the targets of this one. The
+        """Continue from the state of a controller for a different number of nodes, keeping this one's targets. The
         relative deviation of earlier steps from their targets, to be compensated by later steps, is preserved."""
         ahead, left = state["_ahead"], state["_left"]
         self.restore(state)

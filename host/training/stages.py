@@ -50,7 +50,7 @@ class RingStages(abc.ABC):
 
     @abc.abstractmethod
     def handed_over(self, arrays: dict[str, Any], old: Any) -> dict[str, Any]:
-        """Convert arrays of a golden model for nodes of an ``old`` plan to arrays for the current nodes."""
+        """Convert a golden model's arrays for the nodes of an ``old`` plan to arrays for the current nodes."""
 
     @abc.abstractmethod
     def forget(self) -> None:

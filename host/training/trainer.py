@@ -33,7 +33,7 @@ ExecutorT = TypeVar("ExecutorT", bound=Executor[Any])
 
 
 class Trainer(Generic[ExecutorT]):
-    """A run of ``total`` steps; by default the executor decides whether there is another step.
+    """A run of ``total`` steps; by default, the executor decides when it ends.
 
     A block ends after every ``every`` steps, so that a checkpoint can be written. ``on_step`` is called after each
     step and each measurement of the model.
@@ -77,7 +77,7 @@ class Trainer(Generic[ExecutorT]):
             self._on_step()
 
     def _take(self) -> list[Batch]:
-        """Batches of the next block, which ends at a measurement, or where a checkpoint may be written."""
+        """Batches of the next block; it ends at a measurement, or when a checkpoint may be written."""
         batches: list[Batch] = []
         for _ in range(min(self.executor.most, self.left)):
             if batches and self.executor.equal and self._batches.size != len(batches[-1].examples):
@@ -129,7 +129,7 @@ def train(ring: TrainingRing, data: Dataset | Workload, config: TrainingConfig, 
     """Train a workload, or a perceptron on a data set; options are as for :func:`make_trainer`.
 
     Raises ``DivergenceError`` if a node differs from the golden model, ``TrainingError`` if gradients are not finite,
-    and ``RingError`` if a command has failed, and has failed again each time that it was repeated.
+    and ``RingError`` if a command has failed, and each repetition has failed as well.
     """
     if isinstance(data, Dataset):
         data = Classifier(data, config.hidden, align=config.align, operands=config.compute_format)

@@ -2,14 +2,14 @@
 
 In each step a batch is split into one share per node. The host computes the gradients of every share in float32 and
 writes them to the nodes, or writes inputs and labels to computing nodes. The ring sums the gradients, the owner of
-each block updates it, and the new weights are copied to every node. Then the weights of all nodes are compared with
-each other and with the golden model, as bit patterns, and so is the number of words that each node has sent. With a
-weight codec, the new weights are encoded on their way, gradients are computed at the decoded weights, and the owners'
-master weights are compared as well; a codebook is computed from the initial weights, and then from the master weights
-at intervals. With a lossy gradient codec, residuals are compared at the end of the run.
+each block updates it, and the new weights are copied to every node. Then the weights of all nodes are compared, as
+bit patterns, with each other and with the golden model; the number of words sent by each node is also checked. With a
+weight codec, new weights are encoded for transfer, gradients are computed with decoded weights, and the owners'
+master weights are also compared; a codebook is computed from the initial weights, and then from the master weights at
+intervals. With a lossy gradient codec, residuals are compared at the end of the run.
 
-Nodes also apply the masks of the workload, and all masked elements are compared as well. With a density, nodes send
-only the largest elements of their gradients, and add the rest to the next gradients.
+Nodes also apply the masks of the workload, and all masked elements are compared. With a density, nodes send only the
+largest elements of their gradients, and add the rest to the next gradients.
 
 A step that failed because a word was damaged or lost on a link is repeated from its beginning.
 """
@@ -62,7 +62,7 @@ class UpdateExecutor(Executor[Step]):
         first = ring.ring if isinstance(ring, RingStages) else ring
         self._form = elements_of(first, config.optimizer, config.largest(workload.examples))
         self._bind(first)
-        # Without a golden model, only the nodes have the state that a repetition of a step would need.
+        # Without a golden model, only the nodes contain the state that is needed to repeat a step.
         self._blind = self._computer is not None and not config.check
         #: Results so far.
         self.training = Training(nodes=first.nodes, parameters=self._length)
@@ -135,7 +135,7 @@ class UpdateExecutor(Executor[Step]):
         return [dataclasses.replace(step, repeats=repeats) for step, _, _ in done]
 
     def _block(self, first: int, batches: Sequence[Batch]) -> list[tuple[Step, float, int]]:
-        """Carry out the steps of a block; return for each its figures, summed loss, and number of losses."""
+        """Carry out the steps of a block; return each step's figures, summed loss, and number of losses."""
         return [self._step(number, batch) for number, batch in enumerate(batches, first)]
 
     def record(self, step: Step) -> None:
@@ -233,7 +233,7 @@ class UpdateExecutor(Executor[Step]):
             self._execution.compute([self._workload.examples_of(share) for share in shares])
 
     def _losses(self, number: int, losses: list[float]) -> list[float]:
-        """Losses of the shares: computed by nodes and compared with ``losses``, or else ``losses`` unchanged."""
+        """Losses of the shares: the nodes' losses, compared with ``losses``, or else ``losses`` itself."""
         if self._computer is None:
             return losses
         own = self._computer.losses()
@@ -281,7 +281,7 @@ class UpdateExecutor(Executor[Step]):
 
     @property
     def _newest(self) -> int:
-        """Parity of the pass with the newest weights, which selects lists of computing nodes: 0 if even, 1 if odd."""
+        """Parity of the pass with the newest weights: 0 (even) or 1 (odd); it selects computing nodes' lists."""
         return 0
 
     def _laid_out(self) -> npt.NDArray[np.uint32]:
@@ -356,13 +356,13 @@ class UpdateExecutor(Executor[Step]):
         repeats = self.training.repeats
         if not restored:
             self._repeat("first command", lambda: self._warm_up(state["settings"]))
-        self.training.repeats = repeats  # a run that was not interrupted would not include these repeats
+        self.training.repeats = repeats  # an uninterrupted run would not include these repeats
         self._recall(state["memory"], nodes=not restored)
         self._ring.settings.write_registers(state["settings"])
 
     def _warm_up(self, settings: dict[str, int | float]) -> None:
-        """Carry out the commands of a step on the nodes, and discard the results. Cycles depend slightly on which
-        reader a memory serves next, which differs on new nodes."""
+        """Carry out the commands of a step on the nodes, and discard the results. Cycles depend slightly on the next
+        reader that a memory serves, and on new nodes this reader differs."""
         ring = self._ring
         ring.settings.write_registers(settings)
         gradients = [self._form.weights(self._workload.parameters)] * ring.nodes
@@ -381,10 +381,10 @@ REPEATS = 3
 
 def repeat(what: str, action: Callable[[], T], again: Callable[[str], None]) -> T:
     """Run an action until it succeeds, at most ``1 + REPEATS`` times. Raises ``RingError`` if it fails every time, or
-    if the failure is one that repetition cannot correct.
+    if repetition cannot correct the failure.
 
-    Before each repetition, ``again`` is called with a line for the user, which names the action by ``what``; it must
-    restore the state from before the action.
+    Before each repetition, ``again`` is called with a line for the user, in which ``what`` is the action's name; it
+    must restore the state before the action.
     """
     for failures in range(1, REPEATS + 2):
         try:

@@ -44,7 +44,7 @@ def save(weights: TrainedWeights, path: Path) -> None:
 
 
 def load(path: Path) -> TrainedWeights:
-    """Read a file of :func:`save`; raises ``ValueError`` for any other file, ``OSError`` if unreadable."""
+    """Read a file of :func:`save`; raises ``ValueError`` for other files, ``OSError`` if it is unreadable."""
     arrays = read_arrays(path, _ARRAYS, largest=LARGEST)
     if arrays.keys() != _ARRAYS.keys() or arrays["schema"].item() != SCHEMA:
         raise ValueError(f"{path} must hold trained weights, that is {', '.join(sorted(_ARRAYS))}, not "

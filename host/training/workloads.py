@@ -1,4 +1,4 @@
-"""Workloads of the ring, which compute losses and gradients of shares of a batch and measure models."""
+"""Workloads of the ring: they compute losses and gradients of shares of a batch, and measure models."""
 
 import abc
 import enum
@@ -58,15 +58,15 @@ class Workload(abc.ABC):
 
     @abc.abstractmethod
     def differentiate(self, shares: Sequence[Examples], masks: Masks) -> list[tuple[float, Array]]:
-        """Loss summed over each node's share, and its gradient, by rank; ``masks`` masks matrices on nodes."""
+        """For each rank, the loss summed over its share, and the gradient; ``masks`` masks matrices on nodes."""
 
     @abc.abstractmethod
     def measure(self, nodes: int, masks: Masks, *, last: bool) -> float:
-        """Accuracy or loss on test data; on all of it after the ``last`` step, otherwise on a part."""
+        """Accuracy or loss on test data: on all test data after the ``last`` step, otherwise on a part."""
 
     @abc.abstractmethod
     def examples_of(self, share: Examples) -> Any:
-        """Examples of a node's share, in the form for a node that computes gradients."""
+        """Examples of a node's share, in the form that computing nodes require."""
 
     def compact(self, parameters: Array) -> Array:
         """Parameters without the elements that pad groups."""
@@ -131,11 +131,11 @@ class Classifier(Workload):
 
 class CharacterModel(Workload):
     """A causal transformer that predicts characters. It is measured by its loss on held-out text, in nats per
-    character, for which only every ``sample``-th sequence is used before the end of training.
+    character; before the end of training, only every ``sample``-th sequence is used.
 
     A node masks the attention scores of its share's sequences, and the padding rows of the loss's gradient, with one
     job per sequence, as lengths differ. Shares pass through the model side by side, so that all nodes mask at the
-    same time; of held-out text, each node masks ``chunk`` sequences at a time.
+    same time. In held-out text, each node masks ``chunk`` sequences at a time.
     """
 
     name = WorkloadName.TEXT
@@ -177,8 +177,8 @@ class CharacterModel(Workload):
         return total / sum(len(sequence) - 1 for sequence in sequences)
 
     def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
-        """A held-out sequence in a batch with a longer one, its attention weights in the first layer, and a text that
-        the model has generated."""
+        """A held-out sequence (in a batch with a longer one), its attention weights in the first layer, and a text
+        that the model has generated."""
         config = self.model.config
         longest = max(self._text.test, key=len)
         middle = 2 + 2 * (len(longest) - 1) // 3
@@ -188,7 +188,7 @@ class CharacterModel(Workload):
         generator = np.random.default_rng(0)
         for _ in range(_WRITTEN):
             scores = self._output([np.array([*written[-config.context:], 0])], nodes, masks)[0][0, -1] / _TEMPERATURE
-            # Index at which the cumulative probability reaches the drawn fraction; 0 is an unknown character.
+            # Index where the cumulative probability reaches the drawn fraction; 0 is an unknown character.
             powers = exp(scores[1:] - scores[1:].max()).astype(np.float64).cumsum()
             written.append(1 + int(np.searchsorted(powers, generator.random() * powers[-1])))
         return {"text": decode(sequence[:-1]), "attention": weights[0][0].tolist(), "written": decode(written)}

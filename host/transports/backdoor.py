@@ -1,7 +1,7 @@
 """Transport that bypasses the host ports of simulated nodes to access memories and to read counters.
 
-Results are bit-identical to the port's, in the same order. The port's words and cycles are computed, so the
-bypass does not improve any figure. Settings, commands and events still use the port.
+Results are bit-identical to the port's results, and in the same order. The port's words and cycles are computed and
+added, so the bypass does not improve any figure. Settings, commands and events still use the port.
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ _HEADER, _ACCESS = places(header_layout()), places(access_layout())
 class PortTime:
     """Time that the host ports of a ring's nodes would need for the transfers that bypassed them.
 
-    It is exact if the host waits for all answers of a node before it sends it a request other than for memory.
+    It is exact if the host waits for all answers of a node before it sends this node a request other than for memory.
     ``cycle`` returns the simulation's cycle; a run that waits for a packet ends at a multiple of ``grid``.
     """
 
@@ -43,7 +43,7 @@ class PortTime:
         return self._cycle() + self.cycles
 
     def wait_for(self, cycle: int) -> None:
-        """Let time pass until the end of a run that waits for a packet whose last word arrives in ``cycle``."""
+        """Let time pass until the end of a run that waits for a packet; its last word arrives in ``cycle``."""
         self.cycles += max(0, (cycle // self._grid + 1) * self._grid - self.now)
 
 
@@ -127,7 +127,7 @@ class BackdoorTransport:
         if (access := self._access(packet, count, data=count)) is None:
             return None
         space, address = access
-        if space == self._owned:  # the host may write rows that any buffer owns; they then have owner 0
+        if space == self._owned:  # the host may write the rows of any buffer; rows that it has written have owner 0
             self._owners[address // self._lanes:-(-(address + count) // self._lanes)] = 0
         self._memories[space][address:address + count] = packet[2:]
         return np.array([count], np.uint32), self._model.write(self._time.now, count)

@@ -80,11 +80,11 @@ class PysimRing:
         self._responses: list[deque[Words]] = [deque() for _ in range(self.nodes)]
         for link in self._links:
             link.begin()
-        # Faults of each link so far: faults of words, and faults of the return wire, by the name of the wire.
+        # Faults of each link so far: faults of words and faults of the return wire, by name of the wire.
         self.faults = [link.faults for link in self._links]
 
     def reset(self) -> None:
-        """Return to the state after power-up, far faster than by creating a new simulation."""
+        """Return to the state after power-up; this is far faster than creating a new simulation."""
         begun = self.cycle > 0
         self._begin()
         if begun:

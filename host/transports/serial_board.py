@@ -78,7 +78,7 @@ def _advice(device: str) -> str:
 
 
 _OPEN_PATIENCE = 5.0  # seconds for a node to finish work that an earlier program has started
-#: Seconds that a response may take beyond its request's own limit: time for six requests at their slowest pace.
+#: Seconds that a response may take beyond the limit of its request: time for six requests at the slowest pace.
 _GRACE = 6 * LONGEST
 
 
@@ -94,15 +94,15 @@ class SerialBoard:
     nodes : int
         Number of nodes to use, from node 0 on.
     frequency : float
-        Frequency of the nodes' clock in Hz, to convert time limits.
+        Clock frequency of the nodes in Hz, used to convert time limits.
     silence : float
         Seconds without any answer after which the board is considered lost.
     persistence : float
-        Seconds to wait for a lost port to return before an error; the board then continues where it stopped.
+        Seconds to wait for a lost port before an error; if it returns, the board continues where it stopped.
     clock : callable
-        Returns the seconds that have passed for the board, for all other time limits.
+        Returns the seconds that have passed for the board, used for all other time limits.
     announce : callable
-        Called with a line of text when a port is lost and waited for, and when it is back.
+        Called with a line of text when a port is lost, and when it has returned.
     """
 
     def __init__(self, device: str, *, baud: int = BAUD, nodes: int = 1, frequency: float = 24e6,
@@ -283,7 +283,7 @@ class SerialBoard:
         self._patience.begin()
 
     def _ask(self, frames: list[Frame], advice: str) -> list[Frame]:
-        """Send frames of kind OPEN, and return the answers to them."""
+        """Send OPEN frames, and return the answers."""
         self._answered = {}
 
         def is_answered(frame: Frame) -> bool:
@@ -298,7 +298,7 @@ class SerialBoard:
         return [self._answered[frame.node] for frame in frames]
 
     def _await(self, frames: Callable[[], list[Frame]], done: Callable[[], bool], timeout: float) -> None:
-        """Send frames repeatedly until all are answered; other frames are served meanwhile."""
+        """Send frames repeatedly until all are answered, while serving other frames."""
         begun = sent = self._clock()
         self._write(frames())
         while not done():
@@ -325,7 +325,7 @@ class SerialBoard:
         if not data:
             return
         before = self._decoder.crc_errors, self._decoder.resyncs
-        # A loopback cable returns the frames that were sent, which are not replies.
+        # A loopback cable returns the frames that were sent; these are not replies.
         frames = [frame for frame in self._decoder.feed(data) if frame.reply]
         self.counters.frames_received += len(frames)
         if frames:

@@ -40,7 +40,7 @@ class LinkCounters:
     frames_sent: int = 0
     frames_received: int = 0
     retries: int = 0  # frames sent again because the board did not receive them
-    requests: int = 0  # requests that the board send again
+    requests: int = 0  # requests to the board to send frames again
     timeouts: int = 0  # times that frames were sent again because the board did not answer in time
     polls: int = 0  # requests to confirm that the board is alive, when a response took long
     # damaged frames, counted by :class:`~host.transports.serial_link.FrameDecoder`
@@ -51,11 +51,11 @@ class LinkCounters:
     reconnects: int = 0  # times that a lost port was opened again
 
 
-#: Seconds without an answer after which words are sent again, before the board's own pace is known.
+#: Seconds without an answer after which words are sent again, until the board's pace has been measured.
 _FIRST = 0.25
 #: Minimum and maximum of the time-out, in seconds.
 _SHORTEST, LONGEST = 0.05, 0.5
-#: Maximum seconds between two checks of the port that count as silence of the board.
+#: Maximum seconds between two checks of the port; a longer interval does not count as silence of the board.
 _AWAY = 0.1
 
 
@@ -236,8 +236,8 @@ class Channel:
         self.begin(0)
 
     def begin(self, limit: int) -> None:
-        """Start again, as after a frame of kind OPEN; the board has room for ``limit`` words."""
-        self.pieces: deque[Piece] = deque()  # pieces not acknowledged yet
+        """Start again, as after an OPEN frame; the board has room for ``limit`` words."""
+        self.pieces: deque[Piece] = deque()  # pieces that have not been acknowledged yet
         self.sent = 0  # number of pieces in ``pieces`` that have been sent
         self.queued = 0  # words of all requests so far
         self.acknowledged = 0
@@ -267,8 +267,8 @@ class Channel:
         return self.sent > 0 or self.owed > 0
 
     def take(self, frame: Frame, counters: LinkCounters) -> bool:
-        """Process a frame of kind DATA from the board, count gaps and repeats, and return whether new words, in
-        either direction, have arrived."""
+        """Process a DATA frame from the board, count gaps and repeats, and return whether new words, in either
+        direction, have arrived."""
         progress = False
         gone = (frame.acknowledged - self.acknowledged) % WRAP
         if 0 < gone <= self.farthest - self.acknowledged:
@@ -315,7 +315,7 @@ class Channel:
         self.sent = 0
 
     def allowed(self) -> list[Piece]:
-        """Pieces that may be sent now; on a bad line there are few, since all that follow a loss are wasted."""
+        """Pieces that may be sent now; only a few on a bad line, since all pieces after a loss are wasted."""
         rest = itertools.islice(self.pieces, self.sent, max(self.sent, int(self.frames)))
         return list(itertools.takewhile(lambda piece: piece.end <= self.limit, rest))
 

@@ -55,7 +55,7 @@ LONGEST_GRID = 256
 #: Cycles from a request to a far memory until its answer.
 FAR_LATENCY = 40
 
-#: Maximum latency of a link that repeats words: the answer to START must arrive before the third START is sent.
+#: Maximum latency of a link that repeats words: the answer to a START must arrive before the third START is sent.
 LONGEST_REPLAYED = 480
 
 
@@ -156,7 +156,7 @@ class SimulationOptions(Section):
 
     #: Number of threads; it affects only the speed.
     threads: int = option(1, kind=Integer(1))
-    #: Whether floating-point units are gateware, or native code, which affects only the speed.
+    #: Whether floating-point units are gateware or native code; this affects only the speed.
     arithmetic: Arithmetic = option(Arithmetic.GATEWARE, kind=Member(Arithmetic))
     #: Whether transfers of memories use the nodes' host ports; otherwise they take no simulated time, and
     #: :attr:`Session.elapsed` includes their computed time.
@@ -166,7 +166,7 @@ class SimulationOptions(Section):
         None, kind=Optional(Instance(("sim.verilated.part_server", "Processes"), "Processes")))
     #: File that all signals are written to.
     wave: Path | None = option(None, kind=Optional(PathName()))
-    #: Words per cycle of far memories, which answer after :data:`FAR_LATENCY` cycles; None for the default rate.
+    #: Words per cycle of far memories (None for the default rate); they answer after :data:`FAR_LATENCY` cycles.
     far_rate: float | None = option(None, kind=Optional(Number(0, above=True)))
 
 
@@ -334,7 +334,7 @@ def _open_board(stack: contextlib.ExitStack, request: _Request) -> _Opened:
 
 
 def _open_serial(stack: contextlib.ExitStack, request: _Request) -> _Opened:
-    """Open nodes on a board at a serial port; cycles count from the last time its counters were cleared."""
+    """Open nodes on a board at a serial port; cycles count from the last clearing of its counters."""
     from host.transports.serial_board import SerialBoard
 
     board = request.board

@@ -15,19 +15,19 @@ __all__ = ["SharedTime"]
 class SharedTime:
     """Simulation time shared by several hosts: a line for :class:`~host.driver.transport.NodeTransport`.
 
-    Time stands still for all while any host works, so the cycle of a host's next request depends neither on its speed
-    nor on the order of threads.
+    Time is stopped for all hosts while any host works, so the cycle of a host's next request depends neither on the
+    host's speed nor on the order of threads.
     """
 
     def __init__(self, ring: "VerilatedRing", hosts: int) -> None:
         self._ring = ring
         self._hosts = hosts  # number of hosts that have not left
         self._waiting = 0
-        self._passed = 0  # number of times that time has passed
+        self._passed = 0  # number of times that the simulation has advanced
         self._condition = threading.Condition()
 
     def _pass(self) -> None:
-        """Let time pass if all hosts are waiting."""
+        """Advance the simulation if all hosts are waiting."""
         if self._hosts and self._waiting == self._hosts:
             self._ring.run(LATENCY)
             self._waiting = 0
@@ -35,7 +35,7 @@ class SharedTime:
             self._condition.notify_all()
 
     def leave(self) -> None:
-        """Leave as a host, so that no other host waits for it any more."""
+        """Leave as a host, so that other hosts no longer wait for it."""
         with self._condition:
             self._hosts -= 1
             self._pass()

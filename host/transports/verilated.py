@@ -72,7 +72,7 @@ class OpenRing:
     def __init__(self, library: Library | Sequence[Library], *, nodes: int | None = None, threads: int = 1,
                  wiring: Sequence[tuple[End, End]] | None = None, processes: Processes | None = None) -> None:
         libraries = {item.path: item for item in ([library] if isinstance(library, Library) else library)}
-        self.seconds: dict[str, float] = {}  # time of each stage of the build of its libraries
+        self.seconds: dict[str, float] = {}  # time of each stage in the build of the libraries
         for stage, seconds in itertools.chain(*(item.seconds.items() for item in libraries.values())):
             self.seconds[stage] = self.seconds.get(stage, 0) + seconds
         if processes is None:

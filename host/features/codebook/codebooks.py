@@ -1,4 +1,4 @@
-"""Centroid tables for compressed weights: centroids of mantissas, or of weights, which can be trained.
+"""Centroid tables for compressed weights: centroids of mantissas, or trainable centroids of weights.
 
 The gradient of a centroid is the sum of the gradients of all weights that share it. The table is trained like any
 vector of parameters. The assignment of weights to centroids is fixed until the weights are clustered again.
@@ -24,10 +24,10 @@ _STEPS = 2_000  # maximum number of steps of a clustering
 
 
 def kmeans(values: npt.ArrayLike, count: int) -> Numbers:
-    """Cluster numbers into ``count`` centroids, or one per distinct number if there are fewer of these.
+    """Cluster numbers into ``count`` centroids, or fewer if there are fewer distinct numbers.
 
     Centroids are equidistant at first. In each step, every number is assigned to the nearest centroid (the lower one
-    of two equally near), and each centroid moves to the mean of its numbers, added in ascending order. A centroid
+    if two are equally near), and each centroid moves to the mean of its numbers, added in ascending order. A centroid
     without numbers moves to the number farthest from its centroid. Centroids are returned in ascending order.
     """
     numbers = np.asarray(values, np.float64).reshape(-1)
@@ -58,8 +58,8 @@ def mantissa_centroids(elements: npt.ArrayLike, table: Any) -> npt.NDArray[np.ui
     """Centroids of the fractions of elements. The elements are encoded in the format of the table, a
     :class:`~hdl.features.table.format.LookupTable`.
 
-    There is one centroid for each mantissa of the table, and all are different: missing ones are filled in with the
-    lowest fractions that are not centroids yet. Zeros, infinities and NaNs are ignored.
+    There is one centroid for each mantissa of the table, and all centroids are different: missing ones are filled in
+    with the lowest fractions that are not yet centroids. Zeros, infinities and NaNs are ignored.
     """
     codes = np.asarray(elements, np.uint32)
     bits = table.format.fraction_bits
@@ -72,9 +72,9 @@ def mantissa_centroids(elements: npt.ArrayLike, table: Any) -> npt.NDArray[np.ui
 
 
 def weight_centroids(weights: npt.ArrayLike, count: int) -> npt.NDArray[np.float32]:
-    """Centroids of weights, in ascending order; the highest one is repeated if there are too few weights.
+    """Centroids of weights, in ascending order; if there are too few, the highest is repeated.
 
-    Infinities and NaNs are ignored. Without any weight all centroids are zero.
+    Infinities and NaNs are ignored. If there are no weights, all centroids are zero.
     """
     numbers = np.asarray(weights, np.float32).reshape(-1)
     finite = numbers[np.isfinite(numbers)]
@@ -93,7 +93,7 @@ def codebook(codec: str, weights: npt.ArrayLike) -> npt.NDArray[np.uint32]:
 
 def codebook_words(codec: str, centroids: npt.ArrayLike) -> npt.NDArray[np.uint32]:
     """Contents of a node's codebook memory: the bounds between centroids, a word of zeros, and the centroids.
-    ``centroids`` is a result of :func:`codebook`: uint32 in ascending order, where equal centroids are allowed.
+    ``centroids`` is a result of :func:`codebook`: uint32 in ascending order; equal centroids are allowed.
     """
     entry, words = _with_centroids(codec), np.asarray(centroids)
     if words.dtype != np.uint32 or words.shape != (entry.centroids,):
@@ -113,7 +113,7 @@ def _with_centroids(codec: str) -> Codec:
 
 
 def _fraction_bounds(fractions: npt.NDArray[np.int64], table: Any) -> npt.NDArray[np.uint32]:
-    """Bounds between fractions: the lowest table index with a middle nearer to the upper centroid."""
+    """Bounds between fractions: the lowest table index with a midpoint nearer to the upper centroid."""
     if (np.diff(fractions) < 0).any() or fractions[-1] >> table.format.fraction_bits:
         raise ValueError(f"Centroids must be fractions of {table.format.fraction_bits} bits in ascending order, not "
                          f"others")
@@ -124,7 +124,7 @@ def _fraction_bounds(fractions: npt.NDArray[np.int64], table: Any) -> npt.NDArra
 
 
 def _number_bounds(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
-    """Bits of the bounds between centroids: the smallest number above each midpoint, -0.0 instead of zero."""
+    """Bits of the bounds between centroids: the smallest number above each midpoint, with -0.0 for zero."""
     if not np.isfinite(numbers).all() or (np.diff(numbers) < 0).any():
         raise ValueError("Centroids must be finite numbers in ascending order, not others")
     bounds = []
@@ -175,7 +175,7 @@ class Codebook:
         return dataclasses.replace(self, centroids=moved.astype(np.float32))
 
     def refreshed(self, weights: npt.ArrayLike) -> "Codebook":
-        """Return the codebook with each centroid at the mean of its new weights; unused ones do not change."""
+        """Return the codebook with each used centroid at the mean of its new weights."""
         counts = np.bincount(self.indices.reshape(-1), minlength=len(self.centroids))
         means = self._sums(weights) / np.maximum(counts, 1)
         return dataclasses.replace(

@@ -1,4 +1,4 @@
-"""Linear layers whose weights are indices of centroids, with the centroids as parameters.
+"""Linear layers with weights stored as centroid indices, and with the centroids as parameters.
 
 Products and gradients are computed by :mod:`sim.golden.features.codebook_layers.centroid_product`, without ever
 expanding the matrix.
@@ -14,7 +14,7 @@ from sim.golden.operands import FP32
 
 __all__ = ["LANES", "CentroidLinear", "shared"]
 
-#: Number of lanes among which outputs are partitioned; the order of a gradient's sums depends on it.
+#: Number of lanes that outputs are partitioned among; the order of a gradient's sums depends on it.
 LANES = 4
 
 
@@ -34,7 +34,7 @@ class CentroidLinear(Layer):
         self._bias = bias.copy()
         self._lanes = lanes
         self._operands = operands
-        # As on a node, the last group of outputs is padded.
+        # Pad the last group of outputs, as on a node.
         self._full = unpack_indices(pack_indices(codebook.indices, lanes), codebook.indices.shape[1], lanes,
                                     len(codebook.centroids))
 
@@ -57,8 +57,8 @@ class CentroidLinear(Layer):
 
 
 def shared(model: Model, centroids: int, *, lanes: int = LANES, align: int = 1) -> Model:
-    """Create a perceptron with a table of centroids in each layer, by clustering the weights of a perceptron of
-    linear layers with a ReLU between successive layers. ``lanes`` is as for :class:`CentroidLinear`, ``align`` as for
+    """Create a perceptron with a table of centroids in each layer, by clustering the weights of a perceptron (linear
+    layers, with a ReLU between successive layers). ``lanes`` is as for :class:`CentroidLinear`, ``align`` as for
     :class:`Model`."""
     return Model([CentroidLinear(Codebook.of(views["weight"], centroids), views["bias"], lanes=lanes,
                                  operands=layer.operands)

@@ -1,8 +1,8 @@
 """Training on nodes that compute: the host writes inputs and labels, or characters, and reads losses.
 
 The lists of the layers (:mod:`host.features.compute.lists`), or of a sequence of the text model
-(:mod:`host.features.compute.text_lists`), are written to the activation memories once. In each step a node is given
-the inputs and labels of its share, and computes the gradients that its ring sums. For text it is given characters,
+(:mod:`host.features.compute.text_lists`), are written to the activation memories once. In each step, a node receives
+the inputs and labels of its share, and computes gradients, which its ring sums. For text, a node receives characters,
 and differentiates groups of sequences in order. The same lists classify the test set of a perceptron.
 """
 
@@ -85,7 +85,7 @@ class TextComputer(Differentiator):
 
 def text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfig, nodes: int,
                words: int) -> TextLists:
-    """Compile a run's lists, in groups of two sequences if shares are even and the memory has room."""
+    """Compile a run's lists, for groups of two sequences if shares are even and memory suffices."""
     sequences = -(-config.largest(workload.examples) // nodes)
     compiled = functools.partial(compile_text, workload.model.config, sequences=sequences, words=words,
                                  array=Units(rows=node.compute.rows, lanes=node.lanes))
@@ -141,7 +141,7 @@ class Computer(Differentiator):
         self.lengths = [len(labels) for _, labels in shares]
 
     def _rows(self, x: Array) -> npt.NDArray[np.uint32]:
-        """Words of inputs with rows padded to whole memory rows; zeros for a node without a share."""
+        """Words of inputs, with rows padded to whole memory rows; a node without a share gets zeros."""
         rows = x if len(x) else np.zeros((1, x.shape[1]), np.float32)
         return np.ascontiguousarray(rows, np.float32).view(np.uint32).ravel()
 
@@ -226,7 +226,7 @@ def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *,
         "operands": config.compute_format, "codebook": max(tables, default=node.compute.codebook)})
     lists = _lists(workload, config, result, nodes, 1 << 24)
     words = max(result.compute.activations, 1 << (lists.end - 1).bit_length())
-    if config.overlaps:  # inputs, labels and lists have two copies, as far apart as the copies of the weights
+    if config.overlaps:  # inputs, labels and lists have two copies, at the same distance as the copies of the weights
         words = max(2 << (max(lists.end, workload.parameters.size) - 1).bit_length(), result.memories.weight)
         result = result.replace(memories={"weight": words})
     return result.replace(compute={"activations": words})

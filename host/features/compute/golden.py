@@ -1,4 +1,4 @@
-"""Golden nodes that compute: the engine, and the buffer tags of rows of the activation memory."""
+"""Golden nodes that compute: the engine, and the buffer tags of activation memory rows."""
 
 from collections.abc import Mapping
 

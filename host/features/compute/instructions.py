@@ -1,4 +1,4 @@
-"""Encoding of instructions of lists, and the factors that cut a product into panels and tiles."""
+"""Encoding of the instructions in lists, and the factors that divide a product into panels and tiles."""
 
 import dataclasses
 import functools
@@ -29,7 +29,7 @@ __all__ = ["ADDRESSES", "FACTORS", "Array", "Buffers", "Factors", "Matrix", "Pro
 #: Fields of an instruction and of a job that define the tiling of its product.
 FACTORS = ("tile", "row_tiles", "column_tiles", "rounds", "order")
 
-#: Maximum terms per unit of a product that is modelled cycle by cycle; number of candidates for larger products.
+#: Maximum terms per unit of products that are modelled cycle by cycle, and number of candidates for larger products.
 _MODELLED, _COMPARED = 1 << 14, 8
 
 
@@ -92,7 +92,7 @@ def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool
 
 
 def _estimated(model: GemmCycles, job: GemmJob) -> GemmJob:
-    """Among a few factors with the fewest beats, choose the ones with the lowest bound on cycles."""
+    """Among a few candidates with the fewest beats, choose the factors with the lowest bound on cycles."""
     few = heapq.nsmallest(_COMPARED, gemm_factors.candidates(model, job),
                           key=lambda candidate: model.loops.cycles(candidate.loops))
     return min(few, key=functools.partial(bound, model))
@@ -105,7 +105,7 @@ Factors = Callable[..., Mapping[str, int]]
 Matrix = tuple[dict[str, int], int]
 
 ADDRESSES = 1 << BASE_BITS
-"""Elements that an operand can address."""
+"""Number of elements that an operand can address."""
 
 
 def up(words: int, multiple: int) -> int:
@@ -114,7 +114,7 @@ def up(words: int, multiple: int) -> int:
 
 
 def at(memory: Place, base: int, *, relative: bool = False, owner: int = 0) -> dict[str, int]:
-    """Return the fields of an operand: its memory, its address, and the number of its buffer."""
+    """Return the fields of an operand: its memory, its address, and its buffer number."""
     if base >= ADDRESSES:
         raise ValueError(f"Operands of nodes that compute must begin below element {ADDRESSES:,}, not at {base:,}: "
                          f"take narrower layers or smaller batches")
@@ -122,12 +122,12 @@ def at(memory: Place, base: int, *, relative: bool = False, owner: int = 0) -> d
 
 
 def numbered(position: int) -> int:
-    """Return the number of the buffer at a position, from 1; 0 (not compared) beyond the maximum."""
+    """Return the buffer number of a position, counted from 1, or 0 (not compared) beyond the maximum."""
     return position + 1 if position + 1 < 1 << OWNER_BITS else 0
 
 
 def ended(instructions: Sequence[Words]) -> Words:
-    """Join instructions to a list that ends with an END, and pad it with zeros to a whole group."""
+    """Join instructions into a list that ends with an END, padded with zeros to a whole group."""
     words = np.concatenate([*instructions, np.zeros(INSTRUCTION_WORDS, np.uint32)])
     return np.concatenate([words, np.zeros(-len(words) % GROUP, np.uint32)])
 
@@ -175,11 +175,11 @@ class Products:
 
     array: Array
     factors: Factors
-    length: int  # length of a command that is assumed when factors are chosen
+    length: int  # command length that is assumed when factors are chosen
 
     def __call__(self, sizes: tuple[int, int, int], *, a: Matrix, b: Matrix, c: Matrix, start: Matrix | None = None,
                  gate: Matrix | None = None, **options: int) -> Words:
-        """Encode an m x k by k x n product of strided operands; a size of 0 is the command's length."""
+        """Encode an m x k by k x n product of strided operands; a size of 0 stands for the command's length."""
         m, k, n = sizes
         resumes = {"resumes": True} if start is not None and start[1] > 0 else {}
         factors = self.factors(

@@ -44,7 +44,7 @@ class ListCompute:
     def write_lists(self, programs: Sequence[ListProgram], plan: Plan) -> None:
         """Write the lists of a pass, or of even and odd passes, to all nodes.
 
-        Raises ``PlanError`` if they are not the plan's program, or do not fit the nodes; then nothing is written.
+        Raises ``PlanError``, and writes nothing, if they are not the plan's program, or do not fit the nodes.
         """
         room = self._memory.allocator.room("activations")
         for config, listed in itertools.product(self._devices.configs, programs):
@@ -68,9 +68,9 @@ class ListCompute:
         lists : sequence of int
             Address of each list in the activation memory, a multiple of 32.
         lengths : sequence of int
-            Number of examples of each node; a node without examples does nothing.
+            Number of examples on each node; a node without examples does nothing.
         offset : int
-            Number of elements that is added to the addresses of relative operands, a multiple of 32.
+            Number of elements added to the addresses of relative operands, a multiple of 32.
         patience : int
             Maximum cycles of a list.
         """

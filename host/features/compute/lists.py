@@ -1,13 +1,13 @@
 """Lists of instructions for the layers of a perceptron, and the addresses of its activations.
 
 A layer has a forward list and a backward list. Forward is Y = bias + X · Wᵀ, where each sum starts from its bias,
-with a ReLU except after the last layer; the last list also computes the cross-entropy. Backward computes
-dW = dYᵀ · X, the sums of the columns of dY, and, except in the first layer, dX = dY · W, which is +0.0 where X is.
-Sizes equal to the number of examples are taken from the command, so that one list serves batches of all sizes.
+with a ReLU except after the last layer; the last list also computes the cross-entropy. Backward computes dW = dYᵀ ·
+X, the sums of the columns of dY, and, except in the first layer, dX = dY · W, set to +0.0 where X is +0.0. Sizes that
+equal the number of examples are taken from the command, so one list serves batches of all sizes.
 
-The parameters of a layer with a codebook are its table and its biases: products with W use its indices, and the table
-has gradients instead of W. The host writes the indices together with the lists: lines for the product, and, except in
-the first layer, lines of the transposed matrix for the gradient of the layer's input.
+The parameters of a layer with a codebook are its table and its biases: products with W use the indices, and gradients
+are computed for the table instead of W. The host writes the indices together with the lists: lines for the product
+and, except in the first layer, lines of the transposed matrix, for the gradient of the layer's input.
 
 In a schedule with overlapping passes, even and odd passes have separate inputs, labels and lists, a fixed distance
 apart, so that the host can write the data of the next pass during a pass.
@@ -15,7 +15,7 @@ apart, so that the host can write the data of the next pass during a pass.
 Gradients are stored where the ring expects them. Activations are matrices with one row per example, padded to whole
 memory rows: inputs, layer outputs, their gradients, labels and the loss. Lists are first compiled with a separate
 address for each buffer. Lifetimes and a plan with shared addresses (:mod:`host.features.compute.memory.plan`) are
-derived from their instructions, and the lists are compiled again. Indices and lists follow the buffers.
+derived from their instructions, and the lists are compiled again. Indices and lists are stored after the buffers.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ class Shared(Dense):
     """A linear layer with a codebook, and the position of its parameters in the vector of all parameters."""
 
     indices: npt.NDArray[np.integer[Any]]  # codebook indices of the weights, in shape (outputs, inputs)
-    centroids: int  # entries of the codebook
+    centroids: int  # number of entries in the codebook
 
     @property
     def length(self) -> int:
@@ -57,7 +57,7 @@ class Shared(Dense):
         return up(self.centroids + self.outputs, GROUP)
 
     def multiplications(self, *, backward: bool) -> int:
-        """Additions and multiplications per example, executed in order for each output by a node's codebook unit."""
+        """Additions and multiplications per example, which a node's codebook unit executes in order."""
         return (self.inputs + 2 * self.centroids) * self.outputs * (2 if backward and self.number > 1 else 1)
 
 
@@ -83,8 +83,8 @@ class Activations:
     examples: int  # maximum number of examples of a command
     lanes: int  # elements of a memory row
     bases: Mapping[str, int] | None = None  # planned addresses of the buffers; by default all buffers are disjoint
-    #: Address and words of each buffer: ``inputs``, ``output`` and ``gradient`` with the number of a layer,
-    #: ``labels`` and ``loss``.
+    #: Address and words of each buffer: ``inputs``, ``output`` and ``gradient`` followed by a layer number,
+    #: ``labels``, and ``loss``.
     rooms: Mapping[str, Room] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ class Activations:
 
     @property
     def outputs(self) -> list[int]:
-        """Addresses of the inputs and of the output of each layer."""
+        """Addresses of the inputs, and of each layer's output."""
         return [self.output(number).base for number in range(len(self.layers) + 1)]
 
     @property
@@ -154,7 +154,7 @@ class Lists:
 
     @property
     def end(self) -> int:
-        """Words of the activation memory in use."""
+        """Number of words of activation memory in use."""
         return self.places.lists + len(self.words) + self.distance
 
     @property
@@ -174,11 +174,11 @@ def _program(words: Words, places: Activations, commands: Sequence[Work], furthe
 def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words: int,
                   copies: Copies | None = None, factors: Factors = instructions.best_factors,
                   plan: Plan | None = None) -> Lists:
-    """Compile a perceptron's lists, with ReLUs between successive layers, by a given plan or a new one.
+    """Compile a perceptron's lists, with ReLUs between layers, for a given memory plan or a new one.
 
-    Weights and gradients of a layer are stored at its ``base`` in both memories. A node has at most ``examples``
-    examples in a step, and ``words`` elements of activation memory. In a schedule with overlapping passes, some
-    layers have two copies of their weights. Raises ``PlanError`` if the plan is for different lists, and
+    The weights and the gradients of a layer are stored at its ``base``, each in their own memory. A node has at most
+    ``examples`` examples in a step, and ``words`` elements of activation memory. In a schedule with overlapping
+    passes, some layers have two copies of their weights. Raises ``PlanError`` if the plan is for different lists, and
     ``ValueError`` if nodes cannot compute these layers, or have no room for the examples.
     """
     _check_layers(layers, examples=examples, lanes=array.lanes)
@@ -236,7 +236,7 @@ def _no_room(places: Activations, words: int, end: int) -> ValueError:
 
 
 def _compiled(array: Array, places: Activations, copies: Copies, odd: int, factors: Factors) -> "ListCompiler":
-    """Compile all lists of even passes (0) or of odd ones (1)."""
+    """Compile all lists of even passes (0) or of odd passes (1)."""
     compiler = ListCompiler(array=array, places=places, copies=copies, odd=odd, factors=factors)
     for layer in places.layers:
         compiler.forward(layer)
@@ -246,7 +246,7 @@ def _compiled(array: Array, places: Activations, copies: Copies, odd: int, facto
 
 
 class ListCompiler:
-    """Compiler of the lists of even passes (0) or odd ones (1), which are stored after the buffers."""
+    """Compiler of the lists of even passes (0) or odd passes (1), which are stored after the buffers."""
 
     def __init__(self, *, array: Array, places: Activations, copies: Copies, odd: int, factors: Factors):
         self._array = array
@@ -344,8 +344,8 @@ class ListCompiler:
     def _centroids(self, layer: Shared, reads: list[Region], *, transposed: bool = False, **fields: Any) -> Words:
         """Encode a product with a layer's indices, or the transposed indices, for all examples of a command.
 
-        The region of the indices is added to ``reads``. ``fields`` contains flags and the table of
-        :func:`~hdl.features.compute.layer_list.centroid_layout`, and operands with their strides.
+        The region of the indices is added to ``reads``. ``fields`` contains the flags and the table from
+        :func:`~hdl.features.compute.layer_list.centroid_layout`, and the operands with their strides.
         """
         from sim.golden.features.codebook_layers.centroid_product import index_line
 

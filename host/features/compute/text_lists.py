@@ -1,18 +1,18 @@
 """Lists of instructions for the text model (:mod:`host.models.transformer`), by groups of sequences.
 
-Sequences that are run together form a group, with their rows one below another: a product over all of them is one
-instruction, and its sums have the same order as for single sequences. A group is run by the lists of ``forward``,
+Sequences that are run together form a group, with rows stored one below another: a product over all of them is one
+instruction, and its sums have the same order as for single sequences. A group is executed by the lists ``forward``,
 which end with the cross-entropy, and then by backward lists: ``first`` for the first group of a node's share, which
 initialises the gradients, and ``further`` for every other group, which adds to them. All rows of the context are
 computed. Rows after the end of a sequence have character 0 and the label PADDING, which sets their gradients to zero.
 
 Tokens, labels and the loss of each sequence are stored after the lists, and addressed by ``state_base`` of the
 command, so one list serves all groups. Buffers of a group are planned from the instructions, as for a perceptron
-(:mod:`host.features.compute.lists`). Tokens, labels and losses have buffer tag 1, and buffers the tags from 2 on.
+(:mod:`host.features.compute.lists`). Tokens, labels and losses have buffer tag 1; tags of buffers start at 2.
 
 :class:`TextOperations` decodes the words of lists: it finds the buffers that each instruction accesses, and can move
-instructions to different addresses. Instructions that access no buffer, like the one that clears gradients, join the
-next one that does, so both lists of backward have the same operations. :class:`ListCycles` models a list's cycles.
+instructions to different addresses. An instruction that accesses no buffer, such as clearing gradients, joins the
+next one that does, so the backward lists have the same operations. :class:`ListCycles` models a list's cycles.
 """
 
 import dataclasses
@@ -61,14 +61,14 @@ class TextLists:
 
     words: Words  # all lists, and zeros in place of the sequences' tokens, labels and losses
     base: int  # address of the first list
-    #: Addresses of lists: forward with the loss, backward of a share's first group, and backward of further groups.
+    #: Addresses of lists: forward with the loss, backward for a share's first group, and backward for further groups.
     forward: tuple[int, ...]
     first: tuple[int, ...]
     further: tuple[int, ...]
-    data: int  # address of the first sequence's tokens, which are followed by labels and the loss
-    context: int  # number of tokens, and of labels, of a sequence
-    sequences: int  # maximum number of sequences of a share
-    together: int  # number of sequences of a group
+    data: int  # address of the first sequence's tokens; its labels and its loss follow them
+    context: int  # number of tokens, and number of labels, in a sequence
+    sequences: int  # maximum number of sequences in a share
+    together: int  # number of sequences in a group
     plan: Plan
     multiplications: int  # multiply-adds of a sequence, except for sums of columns
 
@@ -84,7 +84,7 @@ class TextLists:
 
     @property
     def programs(self) -> list[ListProgram]:
-        """The lists of the first group of a share, and the lists of every other group."""
+        """The lists for the first group of a share, and the lists for each further group."""
         return [ListProgram(words=self.words, base=self.base, starts=(*self.forward, *backward),
                             examples=self.context, given=(), taken=())
                 for backward in (self.first, self.further)]
@@ -104,7 +104,7 @@ class _Compiler:
         self._further = further
         self._again = scaled_again
         model = Transformer(config)
-        #: Indices of the parameters, in the parameters' shapes.
+        #: Index of each parameter, in arrays with the parameters' shapes.
         self._numbers = model.views(np.arange(model.size, dtype=np.float64))
         self.listed: list[Words] = []
 
@@ -116,7 +116,7 @@ class _Compiler:
         return at(Place.WEIGHTS, int(numbers.flat[0])), numbers.shape[1] if numbers.ndim > 1 else 0
 
     def _gradient(self, layer: str, name: str) -> Matrix:
-        """Return the gradient of parameters as an operand; the gradient of a vector is one row."""
+        """Return the gradient of parameters as an operand; the gradient of a vector is a single row."""
         numbers = self._numbers[layer][name]
         return at(Place.GRADIENTS, int(numbers.flat[0])), numbers.shape[-1]
 
@@ -149,7 +149,7 @@ class _Compiler:
         self.listed.append(self._product(sizes, **options))
 
     def _accumulate(self, sizes: tuple[int, int, int], *, c: Matrix, **options: Any) -> None:
-        """Add a product that is stored as a gradient, or added to one."""
+        """Add a product; the result is stored as a gradient, or added to a gradient."""
         more = {"initial": Initial.MATRIX, "start": c} if self._further else {}
         self._multiply(sizes, c=c, **more, **options)
 
@@ -213,13 +213,13 @@ class _Compiler:
         return list(itertools.product(self._sequences, range(self._config.heads)))
 
     def _part(self, name: str, pair: tuple[int, int], part: int = 0) -> Matrix:
-        """Return queries (0), keys (1) or values (2) of a sequence's head, or columns of a one-part matrix."""
+        """Return a head's queries (0), keys (1) or values (2), or its columns in a one-part matrix."""
         (sequence, head), stride = pair, self._buffers[name][1]
         return self._buffers.part(name, sequence * self._config.context * stride + part * self._config.width
                                   + head * self._size)
 
     def _of(self, name: str, pair: tuple[int, int]) -> Matrix:
-        """Return the rows of a head in a matrix with heads one below another."""
+        """Return the rows of a head in a matrix that stores heads one below another."""
         (sequence, head), stride = pair, self._buffers[name][1]
         return self._buffers.part(name, (sequence * self._config.heads + head) * self._config.context * stride)
 
@@ -265,7 +265,7 @@ class _Compiler:
                       start=positions, target=positions)
 
     def _scaled(self, x: str) -> str:
-        """Return the scaled rows of a layer norm for use in a gradient: stored by forward, or scaled again."""
+        """Return a layer norm's scaled rows for use in a gradient, as stored by forward or scaled again."""
         if not self._again or not x.startswith("scaled "):
             return x
         name, rows, width = x.removeprefix("scaled "), self._rows, self._config.width
@@ -356,9 +356,9 @@ def compile_text(config: TransformerConfig, *, array: Array, sequences: int, wor
     Parameters
     ----------
     sequences, words : int
-        Maximum number of sequences of a node in a step, and elements of its activation memory.
+        Maximum number of sequences of a node in a step, and number of elements in its activation memory.
     together : int
-        Number of sequences of a group; the last group of a share is completed with padding.
+        Number of sequences in a group; the last group of a share is completed with padding.
     scaled_again : bool
         Whether layer norms store only their normalised rows, which are scaled again in backward.
     """
@@ -411,7 +411,7 @@ def _multiplications(config: TransformerConfig) -> int:
 
 
 class ListCycles:
-    """Model of an engine, for a command of a given length and an activation memory of ``words`` elements.
+    """Model of an engine, for a given command length and an activation memory of ``words`` elements.
 
     GATHER and SCATTER read ``characters``; repeated characters take longer, and by default all are different. The
     default vector unit has one pipeline for each lane.
@@ -429,7 +429,7 @@ class ListCycles:
         self._known: dict[tuple[Any, ...], int] = {}
 
     def instruction(self, instruction: Instruction) -> tuple[str, int]:
-        """Return the unit that executes an instruction, or the kind of its work, and its cycles."""
+        """Return the unit that executes an instruction, or the kind of work, and the number of cycles."""
         fields = job(instruction, lanes=self._lanes, memory_rows=self._rows)
         match instruction:
             case Gemm():
@@ -457,7 +457,7 @@ class ListCycles:
         return "rows", self._function.job(rows, row_unit.run(rows, self._memories(instruction)).blocks)
 
     def _memories(self, instruction: Any) -> list[npt.NDArray[np.uint32]]:
-        """Create memories of zeros, except for characters at the addresses where a row function reads them."""
+        """Create memories of zeros, with characters at the addresses where a row function reads them."""
         memories = [np.zeros((self._rows, self._lanes), np.uint32) for _ in range(3)]
         if instruction.y is not None and instruction.count:
             base = instruction.y.base
@@ -469,7 +469,7 @@ class ListCycles:
         return command_cycles(list(words), self._length, lanes=self._lanes, answer=MemoryAccess.latency)
 
 
-#: Index of the word of each operand, by the kind of the instruction.
+#: Index of each operand's word, by kind of instruction.
 _OPERANDS = {int(kind): [field.offset // 32 for _, field in layout if field.shape == layer_list.operand_layout()]
              for kind, layout in ((Kind.GEMM, layer_list.gemm_layout()), (Kind.VECTOR, layer_list.vector_layout()),
                                   (Kind.ROWS, layer_list.row_layout()))}
@@ -479,12 +479,12 @@ _BASE, _OWNER = (1 << BASE_BITS) - 1, (1 << OWNER_BITS) - 1 << BASE_BITS
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Operation:
-    """An instruction, with the preceding instructions that access no buffer."""
+    """An instruction, and the instructions before it that access no buffer."""
 
     #: Names of the buffers that are read, and of the buffers that are written.
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    words: tuple[Words, ...]  # words of each instruction, with the addresses of the decoded lists
+    words: tuple[Words, ...]  # words of each instruction, with addresses as in the decoded lists
     instructions: tuple[Instruction, ...]
     multiplications: int  # multiply-adds, except for sums of columns
 
@@ -517,7 +517,7 @@ class TextOperations:
         return self._rooms[name].words
 
     def plain(self, name: str) -> str:
-        """Return the name of the buffer of forward that is bit-identical to a buffer."""
+        """Return the name of the forward buffer that is bit-identical to a buffer."""
         other = name.removesuffix(AGAIN)
         return other if other in self._rooms else name
 
@@ -545,7 +545,7 @@ class TextOperations:
         return operations
 
     def _named(self, operands: Sequence[Operand], number: int) -> tuple[str, ...]:
-        """Return the names of the buffers that an operation's operands access, by its number in the plan."""
+        """Return the names of the buffers that an operation's operands access, given its number in the plan."""
         names = set()
         for operand in operands:
             if operand.place is Place.ACTIVATIONS and operand.end <= self.lists.plan.peak:
@@ -555,7 +555,7 @@ class TextOperations:
         return tuple(sorted(names))
 
     def relocated(self, operation: Operation, places: Mapping[str, tuple[str, int]], data: int) -> list[Words]:
-        """Return an operation's words at different addresses, with the first sequence's characters at ``data``.
+        """Return an operation's words relocated to new addresses; the first sequence's characters are at ``data``.
 
         For each buffer of the operation, ``places`` contains the name and the first word of its replacement.
         """

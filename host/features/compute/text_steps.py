@@ -32,7 +32,7 @@ def text_program(config: TransformerConfig = CONFIG, *, parameters: Array | None
     Parameters
     ----------
     parameters, gradient : array, optional
-        Parameters, and memory for their gradient, of :attr:`Transformer.size` elements. Required to run the program.
+        Parameters, and memory for their gradient: :attr:`Transformer.size` elements each. Needed to run the program.
     length : int, optional
         Number of positions that are not padding; by default all.
     scaled_again : bool
@@ -54,7 +54,7 @@ def text_program(config: TransformerConfig = CONFIG, *, parameters: Array | None
 
 
 def text_chain() -> Chain:
-    """Build the chain of the maps that the model saves per sequence, with normalised rows scaled again."""
+    """Build the chain of the maps that the model saves per sequence; normalised rows are scaled again."""
     return chain_of(text_program(scaled_again=True), name="text", turn="d output")
 
 
@@ -84,7 +84,7 @@ class _Builder:
 
     def _step(self, write: str | None, reads: str, function: Callable[..., Any], shape: tuple[int, int] | None = None,
               **options: Any) -> None:
-        """Add a step that reads buffers, named in a comma-separated list, and writes a buffer or a gradient."""
+        """Add a step that reads a comma-separated list of buffers, and writes a buffer or a gradient."""
         operands = tuple(reads.split(", "))
         if write is not None and shape is not None:
             self.shapes[write] = shape
@@ -154,7 +154,7 @@ class _Builder:
         return np.concatenate([function(head) for head in range(self._config.heads)])
 
     def _part(self, x: Array, part: int, head: int) -> Array:
-        """Return queries (0), keys (1) or values (2) of a head, or its columns of a one-part matrix."""
+        """Return the queries (0), keys (1) or values (2) of a head, or its columns in a one-part matrix."""
         size = self._config.width // self._config.heads
         begin = part * self._config.width + head * size
         return np.ascontiguousarray(x[:, begin:begin + size])
@@ -187,7 +187,7 @@ class _Builder:
                       shape=(rows, width))
 
     def _powers(self, name: str, scores: str) -> None:
-        """Add maxima, exponentials and their sums. The exponentials account for all cycles of the softmax."""
+        """Add maxima, exponentials and their sums. All cycles of the softmax are attributed to the exponentials."""
         rows, columns = self.shapes[scores]
         self._step(f"largest {name}", scores, lambda x: x.max(axis=1, keepdims=True), (rows, 1), cycles=0)
         if name == "loss" and self._early:

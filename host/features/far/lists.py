@@ -2,19 +2,19 @@
 
 A plan keeps, swaps or recomputes each map (:mod:`host.features.compute.memory.chain`). The first version of a map
 exists from its forward list on; moving it back or recomputing it creates a second version at another address. Lists
-and moves are in the order of the timeline. Its times determine the versions' lifetimes, and these their addresses
-(:mod:`host.features.compute.memory.plan`). Lists are commands of the computing queue, and moves of the moving queue.
-Waits are derived from the regions that commands access, so results do not depend on the timeline's exact times.
-All versions of a map have the same buffer tag, and rows written by a move match any tag.
+and moves are in the order of the timeline. Its times determine the versions' lifetimes, and the lifetimes determine
+addresses (:mod:`host.features.compute.memory.plan`). Lists are commands of the computing queue, and moves of the
+moving queue. Waits are derived from the regions that commands access, so results do not depend on the timeline's
+exact times. All versions of a map have the same buffer tag, and rows written by a move match any tag.
 
 The maps of a perceptron are the outputs of all layers except the last one.
 
 The instructions of the text model come from a sequence (:mod:`host.features.compute.text_lists`), divided into one
-list for each forward, the loss, each backward, and each recomputed map. The latter consists of the instructions that
-wrote the map and, recursively, its operands, back to maps in memory; its other results have separate addresses. Maps
-and other buffers are planned together, by their lifetimes. One set of lists serves all sequences, with two versions
-of backward: for the first sequence of a share, which initialises the gradients, and for each further one, which adds
-to them. Each sequence is a program of three queues.
+list for each forward, the loss, each backward, and each recomputed map. The list of a recomputed map contains the
+instructions that wrote the map and, recursively, its operands, back to maps in memory; other results of the list have
+separate addresses. Maps and other buffers are planned together, by their lifetimes. One set of lists serves all
+sequences, with two versions of backward: for the first sequence of a share, which initialises the gradients, and for
+each further one, which adds to them. Each sequence is a program of three queues.
 """
 
 import dataclasses
@@ -42,17 +42,17 @@ from host.models.layer_shapes import Dense
 __all__ = ["FarLists", "FarText", "Versions", "compile_far", "compile_far_text", "far_places", "fit_text",
            "layers_chain_of", "move_of"]
 
-#: Number of a map, and its version: 0 for the first version, 1 for the map that is moved back or recomputed.
+#: Number of a map, and its version: 0 for the first version, 1 after the map is moved back or recomputed.
 _Version = tuple[int, int]
 
 
 def layers_chain_of(layers: Sequence[Dense], *, examples: int, lanes: int,
                     cycles: Mapping[str, int] | None = None) -> Chain:
-    """Chain of a perceptron's lists, with ``cycles`` by name (such as ``forward 1``), or modelled ones.
+    """Chain of a perceptron's lists, with ``cycles`` by name (such as ``forward 1``), or else modelled.
 
-    Map n is the output of layer n + 1, which the forward list of the next layer reads and its backward list frees.
-    The first layer's backward list, which reads the inputs, belongs to map 0. All lists of the last layer form the
-    loss. :func:`product_cycles` is the model.
+    Map n is the output of layer n + 1. The forward list of the next layer reads it, and the backward list of the next
+    layer frees it. The first layer's backward list, which reads the inputs, belongs to map 0. All lists of the last
+    layer form the loss. :func:`product_cycles` is the model.
     """
     def of(name: str, layer: Dense) -> int:
         if cycles is not None:
@@ -73,9 +73,9 @@ def layers_chain_of(layers: Sequence[Dense], *, examples: int, lanes: int,
 class FarLists:
     """Lists and moves of a training step."""
 
-    plan: MapPlan  # plan of the maps, which are stored in the words from 0 on
+    plan: MapPlan  # plan of the maps, which are stored from address 0
     places: Activations  # addresses of the other buffers: inputs, labels, the loss, and gradients of outputs
-    words: Words  # words of all lists, which are written from ``places.lists`` on
+    words: Words  # words of all lists, which are written to address ``places.lists``
     commands: list[Work]  # lists and moves of a pass, in the order of the timeline
     far: int  # words of far memory in use
 
@@ -206,7 +206,7 @@ def move_of(kind: str, number: int, words: int, duration: int, far: int, near: i
 
 
 def _fixed(layers: Sequence[Dense], examples: int, lanes: int, base: int) -> dict[str, int]:
-    """Addresses of all buffers except maps, from ``base`` on; output gradients alternate between two."""
+    """Addresses of all buffers except maps, from ``base`` on; two buffers alternate as output gradients."""
     apart = Activations(layers=layers, examples=examples, lanes=lanes)
     largest = max(apart.rooms[f"gradient {layer.number}"].words for layer in layers)
     last = f"output {layers[-1].number}"
@@ -217,7 +217,7 @@ def _fixed(layers: Sequence[Dense], examples: int, lanes: int, base: int) -> dic
     return places | {f"gradient {layer.number}": base + layer.number % 2 * largest for layer in layers}
 
 
-#: Buffer that an operation accesses: its name, and its version or the event to which it belongs.
+#: Buffer that an operation accesses: its name, and its version or the event that it belongs to.
 _Key = tuple[str, int | str]
 
 
@@ -226,13 +226,13 @@ class FarText:
     """Lists and moves of a sequence."""
 
     plan: MapPlan  # plan of the saved maps
-    #: Lists and moves of the first sequence of a share, and of each further one, in the order of the timeline.
+    #: Lists and moves for the first sequence of a share, and for each further one, in the order of the timeline.
     commands: tuple[list[Work], list[Work]]
     words: Words  # all lists, and zeros in place of the sequences' characters, labels and losses
     base: int  # address of the first list, after all buffers
     whole: TextLists  # undivided lists, with the addresses of the sequences
     far: int  # words of far memory in use
-    cycles: tuple[int, int]  # modelled cycles of the first sequence of a share, and of each further one
+    cycles: tuple[int, int]  # modelled cycles for the first sequence of a share, and for each further one
     steps: Mapping[str, tuple[int, ...]]  # operations of each computing event, by the name of its first command
 
     @property
@@ -269,7 +269,7 @@ class FarText:
 
 @dataclasses.dataclass(frozen=True)
 class _Span(Lifetime):
-    """Words of a buffer, and its lifetime by the times of instructions in the timeline.
+    """Words of a buffer, and its lifetime according to the times of instructions in the timeline.
 
     Only commands wait for each other, not instructions. A buffer that another queue moves therefore shares no words
     with buffers of a list that runs at the same time.
@@ -326,7 +326,7 @@ class _Placed:
         return [self._operations.operations(further=False)[number] for number in numbers]
 
     def _key(self, name: str, *, after: bool) -> _Key:
-        """Version of a map that work before or after the loss accesses; other buffers have only one version."""
+        """Version of a map that is accessed before or after the loss; other buffers have only one version."""
         return name, self._versions.latest(self._number[name])[1] if after and name in self._number else 0
 
     def _remade(self, number: int, numbers: Sequence[int]) -> Iterator[dict[str, _Key]]:
@@ -367,7 +367,7 @@ class _Placed:
                 variant[number], {name: (key[0], self.places[key]) for name, key in keys.items()}, data)])
 
     def works(self, part: _Part, starts: Sequence[int]) -> list[Work]:
-        """Commands of an event's lists at given addresses; each accesses all buffers of the event."""
+        """Commands for an event's lists at given addresses; each command accesses all buffers of the event."""
         operations = self._steps(part.numbers)
         reads, writes = (list(dict.fromkeys(
             Region("activations", self.places[keys[name]], self._operations.words(keys[name][0]))
@@ -429,7 +429,7 @@ def fit_text(operations: TextOperations, *, activations: int, kind: str, rate: f
              far_words: int) -> FarText:
     """Compile the text model's lists and moves, with a sequence's buffers in ``activations`` words.
 
-    Budgets for maps are tried in descending order, from the total words on, until the fastest plan of a kind of
+    Budgets for maps are tried in descending order, starting from the total words, until the fastest plan of a kind of
     :data:`host.features.compute.memory.chain.KINDS` fits. Other parameters and errors are as for
     :func:`compile_far_text`; ``PlanError`` is also raised if no plan fits.
     """

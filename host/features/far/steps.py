@@ -1,7 +1,7 @@
 """Steps of a perceptron on nodes with far memories: maps are kept, moved or recomputed by policy.
 
-Each list is first run on its own, with all maps kept, to measure the cycles from which all plans are made.
-Each step then runs as a program of three queues, and its results are compared with the model on the host.
+Each list is first run separately, with all maps kept. All plans use the cycles measured in these runs. Each step then
+runs as a program of three queues, and its results are compared with the model on the host.
 """
 
 import collections
@@ -54,7 +54,7 @@ class FarStep:
     far_words: int  # words that each node has moved, in both directions
     planned: int  # words that a node moves according to the plan
     multiplications: int  # multiply-adds of recomputed maps
-    same: bool  # whether the losses and gradients of all nodes equal the host's, bit for bit
+    same: bool  # whether losses and gradients of all nodes equal the host's bit for bit
     policies: tuple[Policy, ...]
 
 
@@ -83,12 +83,12 @@ def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Se
                  shares: Sequence[tuple[Numbers, Labels]], *, share: float, rate: float) -> list[FarStep]:
     """Compute gradients under each policy that has a plan, on nodes with far memories and three queues.
 
-    Nodes have equal shares of inputs and labels. Their losses and gradients are compared with the model's.
+    Nodes have equal shares of inputs and labels. Their losses and gradients are compared with results of the model.
 
     Parameters
     ----------
     share : float
-        Fraction of the saved words for which the activation memory has room.
+        Fraction of the saved words that fits in the activation memory.
     rate : float
         Words per cycle to and from the far memory of each node.
     """
@@ -177,8 +177,8 @@ def _open_node(config: NodeConfig) -> Iterator[tuple[Ring, VerilatedRing]]:
 
 def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer, sequence: Characters, *,
                       share: float, rate: float, kinds: Sequence[str] = tuple(KINDS)) -> list[FarStep]:
-    """Compute the gradients of a sequence on all nodes, which must have functions of sequences, under each policy
-    that has a plan; see :func:`run_policies`."""
+    """Compute the gradients of a sequence on all nodes, which must support sequence functions, under each policy that
+    has a plan; see :func:`run_policies`."""
     config = ring.devices[0].config
     operations = operations_of(model.config, Array(rows=config.compute.rows, lanes=config.lanes))
     simulation.set_far_speed(latency=FAR_LATENCY, rate=rate)
@@ -213,7 +213,7 @@ def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer,
 
 
 def _measured(ring: Ring, operations: TextOperations, lists: FarText) -> Chain:
-    """Chain with measured cycles of a plan's lists, which run in order on the nodes' current sequence."""
+    """Chain with the cycles measured for a plan's lists, run in order on the nodes' current sequence."""
     works = lists.commands[0]
     outcomes = ring.compute.run_layers([part.fields["weight_base"] for part in works],
                                        [lists.whole.context] * ring.nodes)

@@ -1,7 +1,7 @@
-"""Training on nodes with far memories, where maps of the text model are kept, moved or recomputed.
+"""Training on nodes with far memories: maps of the text model are kept, moved or recomputed.
 
 Each sequence is a program of three queues (:mod:`host.features.far.lists`) that is loaded on all nodes before it
-runs. A node without a further sequence in its share runs the program on padding, which adds zeros to its gradients.
+runs. A node that has no sequences left in its share runs the program on padding, which adds zeros to the gradients.
 """
 
 import functools
@@ -74,8 +74,8 @@ def far_text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeC
 
 
 def far_text_node(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> NodeConfig:
-    """Return the configuration with functions of sequences, three queues, and room for a run in its activation memory
-    and for all maps in its far memory."""
+    """Return the configuration with sequence functions, three queues, and enough activation memory for a run and
+    enough far memory for all maps."""
     operations = operations_of(workload.model.config, Units(rows=node.compute.rows, lanes=node.lanes))
     maps = sum(map(operations.words, operations.saved.maps))
     node = node.replace(masking=False, programs={"move_queue": True}, compute={
@@ -85,7 +85,7 @@ def far_text_node(node: NodeConfig, workload: CharacterModel, config: TrainingCo
 
 
 def check_far_text(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> None:
-    """Raise ``ValueError`` with the reason if nodes cannot compute a run of the text model by its plan."""
+    """Raise ``ValueError`` with the reason if nodes cannot execute the plan of a text model's run."""
     check_sequences(node, config)
     if node.queues != 3 or not node.far_words:
         raise ValueError("Nodes must have three queues and a far memory for saved maps to be moved")

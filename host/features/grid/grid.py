@@ -3,7 +3,7 @@
 Node (r, c) of an R x C grid has the number r · C + c. Its port 0 sends to (r, c + 1 mod C), its port 1 to
 (r + 1 mod R, c). Each link ends at the port with the same number. A card is a row of nodes.
 
-A node that is disabled, on its own or with its card, is not in any ring. Words still pass through it by a bypass,
+A node that is disabled, on its own or with its card, is not in any ring. Words still pass through it over a bypass,
 since links between other nodes lead through it. A disabled link carries no words.
 
 Example
@@ -25,7 +25,7 @@ from hdl.ring.topology import MAX_PORTS, SMALL_RING, GridTopology, Source
 __all__ = ["Kind", "Link", "NodeSetting", "Part", "Plan", "Seat", "Shape", "Topology", "TopologyError",
            "closed_trail", "reach"]
 
-#: A link, given by the node that sends on it and the number of its sending port.
+#: A link, given by its sending node and the number of the sending port.
 Link = tuple[int, int]
 
 
@@ -52,7 +52,7 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A node or card, given by its number, or a link, given by the node that sends on it and the port."""
+    """A node or a card, given by its number, or a link, given by its sending node and port."""
 
     kind: Kind
     number: int
@@ -86,8 +86,8 @@ class NodeSetting:
     """Setting of a node's switch."""
 
     outputs: tuple[Source, ...]  # source of each sending port
-    # seat in each ring that field ``port`` of a command can select, or None: 0 is the ring of the node's row, or the
-    # flat ring, and 1 the ring of its column
+    # seat in each ring that field ``port`` of a command can select, or None. 0 selects the ring of the node's row, or
+    # the flat ring; 1 selects the ring of its column
     seats: tuple[Seat | None, ...]
 
 
@@ -124,7 +124,7 @@ class Topology:
     # numbers of rows and of columns, each from 1 to :data:`~hdl.ring.topology.SMALL_RING`
     rows: int
     columns: int
-    # A node can be disabled on its own and with its card; it then remains disabled if the card is enabled.
+    # A node can be disabled both separately and with its card; it then remains disabled when the card is enabled.
     disabled: frozenset[Part] = frozenset()
 
     def __post_init__(self) -> None:
@@ -216,7 +216,7 @@ class Topology:
         return [ring] if ring else []
 
     def _check_rectangle(self) -> None:
-        """Raise ``TopologyError`` unless all rows that contain enabled nodes have them in the same columns."""
+        """Raise ``TopologyError`` unless all rows with enabled nodes have these nodes in the same columns."""
         rows, columns = ({divmod(node, self.columns)[axis] for node in self.enabled_nodes} for axis in (0, 1))
         missing = [node for node in range(self.nodes) if node not in self.enabled_nodes
                    and node // self.columns in rows and node % self.columns in columns]
@@ -261,7 +261,7 @@ class Topology:
         return sorted(set(self.links) - set(self.enabled_links))
 
     def _advice(self) -> str:
-        """List the parts that would each make a flat ring possible if enabled."""
+        """List the parts that, if enabled, would each make a flat ring possible."""
         def helps(make: Callable[[Part], Topology], parts: Iterable[Part]) -> list[Part]:
             return [part for part in parts if make(part)._trail() is not None]
 
@@ -297,7 +297,7 @@ def closed_trail(links: Mapping[Link, int], nodes: Collection[int]) -> list[Link
 
     ``links`` contains the receiving node of each link. A trail may pass through other nodes, and through a node more
     than once, but uses each link only once, since a link has one source of words. The trail starts at the lowest of
-    the given nodes, and uses the lowest port where trails are equally long.
+    the given nodes, and prefers the lowest port if several trails are equally short.
     """
     start = min(nodes)
     backward = {(target, number): source for number, ((source, _), target) in enumerate(links.items())}
@@ -322,7 +322,7 @@ class _Search:
         self._nodes = nodes
         self._start = start
         self._length = length
-        self._dead: set[tuple[int, int]] = set()  # pairs of node and used links from which no trail can be closed
+        self._dead: set[tuple[int, int]] = set()  # pairs of a node and used links from which no trail can be closed
 
     def run(self) -> list[Link] | None:
         trail: list[Link] = []

@@ -1,7 +1,7 @@
 """Owners of a vector's elements in the rings of a plan, and data transfer from old rings to new ones.
 
-Optimizer state and master weight of an element are stored only by its owner; every node stores residuals and errors
-of the whole vector. The functions do not modify their arguments.
+The optimizer state and the master weight of an element are stored only by its owner; every node stores residuals and
+errors of the whole vector. The functions do not modify their arguments.
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ Indices = npt.NDArray[np.int64]
 def owners(plan: Plan, length: int) -> dict[int, Indices]:
     """Return the elements that each node updates, in the order of their state in its memory.
 
-    In a ring of N nodes, rank r owns block (r + 1) mod N. In two dimensions the block that a node owns in its row is
-    partitioned again among the nodes of its column, group by group: with C nodes in a row and R in a column, each
+    In a ring of N nodes, rank r owns block (r + 1) mod N. In two dimensions, the block that a node owns in its row is
+    partitioned again, group by group, among the nodes of its column: with C nodes in a row and R in a column, each
     node owns one of R · C blocks.
     """
     if plan.shape is not Shape.GRID:
@@ -44,7 +44,7 @@ def owners(plan: Plan, length: int) -> dict[int, Indices]:
 
 
 def _owner_of(owned: Mapping[int, Indices], length: int) -> npt.NDArray[np.int64]:
-    """Return the owner of each element; raises ``ValueError`` unless each one has exactly one owner."""
+    """Return the owner of each element; raises ``ValueError`` unless each element has exactly one owner."""
     owner = np.full(length, -1)
     for node, index in owned.items():
         owner[index] = node
@@ -71,12 +71,12 @@ class Handover:
 
 
 def hand_over(rows: Mapping[int, Bits], old: Plan, new: Plan) -> Handover:
-    """Add the residuals or errors of nodes that leave to the nodes after them.
+    """Add the residuals or errors of nodes that leave to the residuals or errors of the nodes after them.
 
     The heir of a node is the next remaining node in its ring; in two dimensions, the next one in its row, or else in
     its column. If none of these nodes remains, the heir is the lowest remaining node, or the lowest joining node if
     no node remains. An heir adds the rows to its own in binary32, in order of node number; a sum that is not finite
-    becomes +0.0, as a residual on a node does. A node that joins starts with zeros.
+    becomes +0.0, like a residual on a node. A node that joins starts with zeros.
     """
     length = len(next(iter(rows.values())))
     kept = {node: rows[node].copy() if node in rows else np.zeros(length, dtype=np.uint32) for node in new.active}
@@ -118,10 +118,10 @@ class Carried:
 def carry_over(before: VectorRing, after: VectorRing, vector: Allocation, *, old: Plan, new: Plan) -> Carried:
     """Copy the vectors of the old rings to the nodes of the new ones, at the start of each memory.
 
-    State and master weight of each element move from its old owner to the new one. Residuals and errors remain on
+    Each element's state and master weight move from its old owner to its new owner. Residuals and errors remain on
     their nodes, or pass to the heirs of nodes that leave (:func:`hand_over`). Every node receives the weights of rank
-    0. Everything is read before anything is written, since a node may be in both rings. Both rings must be idle, with
-    nodes in the order of their plans, which are for a flat ring or for rings in two dimensions.
+    0. Everything is read before anything is written, since a node may be in the old and in the new rings. The old and
+    the new rings must be idle, with nodes in plan order; plans are for a flat ring or for rings in two dimensions.
 
     Raises ``ValueError``, before anything is read or written, if a plan has separate rings that each hold the whole
     vector, if a plan and its ring differ in the number of nodes, or if the new nodes have no room for the vector.

@@ -31,7 +31,7 @@ from host.training.workloads import Workload
 
 __all__ = ["ReconfigurationPlan", "Request", "Rings", "Stage", "grid_size", "reconfiguration_plan"]
 
-SHAPES = (Shape.GRID, Shape.FLAT)  # shapes with which all nodes train one model
+SHAPES = (Shape.GRID, Shape.FLAT)  # shapes in which all nodes train one model
 
 
 def grid_size(text: str) -> tuple[int, int]:
@@ -81,7 +81,7 @@ class Stage:
 class ReconfigurationPlan:
     """Rings of a grid from the first step of a run to the last one.
 
-    Requests for the same step are applied together; an impossible one raises ``TopologyError``. The shape is
+    Requests for the same step are applied together; an impossible request raises ``TopologyError``. The shape is
     ``FLAT``, or ``GRID`` for sums in two dimensions. By default it is ``GRID`` if the enabled nodes form whole rows
     and columns, more than one of each, with all of their links enabled, and ``FLAT`` otherwise.
     """
@@ -110,7 +110,7 @@ class ReconfigurationPlan:
 
     @property
     def fewest(self) -> int:
-        """Number of nodes in the smallest stage, in which each node stores the most."""
+        """Number of nodes in the smallest stage, when each node must store the most."""
         return min(len(stage.plan.active) for stage in self.stages)
 
     def at(self, steps: int) -> int:
@@ -195,7 +195,7 @@ def _plan(grid: Topology, shape: Shape | None) -> tuple[Plan, str | None]:
 
 
 class Rings(RingStages):
-    """Rings of a grid, stage by stage; ``clock`` returns the cycles so far, or None if not modelled."""
+    """Rings of a grid, stage by stage; ``clock`` returns the cycles so far, or None if none are modelled."""
 
     def __init__(self, grid: GridNodes, reconfiguration: ReconfigurationPlan, *,
                  clock: Callable[[], Cycles] = lambda: 0):
@@ -228,7 +228,7 @@ class Rings(RingStages):
         return self._reconfiguration.at(steps) != self.stage
 
     def move(self, steps: int, length: int, config: TrainingConfig) -> Change:
-        """Enter the stage of the next step, and copy the vectors of the current nodes to the new ones.
+        """Enter the stage of the next step, and copy the vectors of the current nodes to the new nodes.
 
         Every command must have ended on every node. Raises ``DivergenceError`` if words were sent but not received,
         and ``RingError`` if a packet is still in transit at a node.

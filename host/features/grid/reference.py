@@ -30,7 +30,7 @@ class GridReference(Reference):
 
     @property
     def equivalent_nodes(self) -> float:
-        """Size of a ring with the same mean density; hop h sums h nodes within rows, h rows within columns."""
+        """Size of a ring with the same mean density; hop h sums h nodes in a row, or h rows in a column."""
         rows, columns = self._rows, self._columns
         hops = rows + columns - 2
         return columns * (columns - 1 + rows * (rows - 1)) / hops if hops else 1

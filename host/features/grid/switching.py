@@ -60,14 +60,14 @@ def operand(setting: NodeSetting) -> int:
 
 
 def check_weights(plan: Plan, config: NodeConfig) -> None:
-    """Raise ``ValueError`` if coding new weights twice, once per dimension, would change them."""
+    """Raise ``ValueError`` if encoding new weights twice, once per dimension, would change them."""
     if plan.shape is Shape.GRID and not WEIGHT_CODECS[config.weights.codec].repeatable:
         raise ValueError(f"Weights of rings in two dimensions must be in a format that changes no number twice, not "
                          f"{config.weights.codec}: take --shape {Shape.FLAT.value}")
 
 
 class GridNodes(ConnectedNodes):
-    """All nodes of a grid, whether in rings or not, in the order of their numbers, connected as in
+    """All nodes of a grid, whether in rings or not, in the order of their numbers, with links as in
     :mod:`host.features.grid.grid`."""
 
     def __init__(self, devices: Sequence[Device], *, rows: int, columns: int, timeout: int = TIMEOUT):
@@ -81,9 +81,9 @@ class GridNodes(ConnectedNodes):
     def switch(self, plan: Plan) -> None:
         """Set the switches of all nodes.
 
-        All commands must have ended on all nodes, so that no packet is between two of them. With replay, words may
-        still wait for an acknowledgement, and control words may be on the links, so the links are reset first. Raises
-        ``RingError`` if a packet is still in transit at a node. That node is then unchanged; other nodes may not be.
+        All commands must have ended on all nodes, so that no packet is in transit between nodes. With replay, words
+        may still wait for an acknowledgement, and control words may be on the links, so the links are reset first.
+        Raises ``RingError`` if a packet is still in transit at a node. That node's switch is then unchanged.
         """
         if len(plan.settings) != self.nodes:
             raise ValueError(f"Plan must be of the {self.nodes} nodes of this grid, not of {len(plan.settings)}")
@@ -93,7 +93,7 @@ class GridNodes(ConnectedNodes):
                                  for node, setting in enumerate(plan.settings)})
 
     def ring(self, plan: Plan) -> Ring:
-        """Create the driver of the flat ring of the plan to which the switches are set, and reset its links."""
+        """Create the driver of the flat ring that the switches are set to, and reset its links."""
         if plan.shape is not Shape.FLAT:
             raise ValueError(f"Plan must be of one flat ring, not of shape {plan.shape.value}")
         ring = Ring([self.devices[node] for node in plan.order], timeout=self.devices.timeout)
@@ -101,7 +101,7 @@ class GridNodes(ConnectedNodes):
         return ring
 
     def rings(self, plan: Plan) -> "GridRings":
-        """Create the driver of the rings of the plan to which the switches are set, and reset their links."""
+        """Create the driver of the rings that the switches are set to, and reset their links."""
         rings = GridRings([self.devices[node] for node in plan.order], plan, timeout=self.devices.timeout)
         rings.connect()
         return rings
@@ -153,8 +153,8 @@ class GridCollectives(WeightUpdates):
 
     def submit(self, operation: Operation, fields: Sequence[dict[str, int]], *,
                ring: int) -> PendingCommand[Outcome]:
-        """Queue a collective on all rings of rows (0, also for a flat ring) or of columns (1) at the same time.
-        ``fields`` contains bases, length, block offset and stride for each node."""
+        """Queue a collective on the rings of all rows (0, also for a flat ring) or of all columns (1). ``fields``
+        contains bases, length, block offset and stride for each node."""
         placed = []
         for seats, own in zip(self._seats, fields, strict=True):
             seat = seats[ring]
@@ -166,7 +166,7 @@ class GridCollectives(WeightUpdates):
 
     def _explain(self, pending: PendingCommand[Outcome], ring: int) -> RingError:
         """Find the error of a failed command after the last word has moved. The cause is a rejection by a node, or
-        else a link with missing packets, but never a node that only stalled."""
+        otherwise a link with missing packets, but never a node that was only slow."""
         self._commands.settle(pending.every)
         name = f"{pending.operation.name.lower().replace('_', '-')} on rings {ring}"
         reason, cause = "nodes stood still, or gave no event", None
@@ -229,7 +229,7 @@ class GridCollectives(WeightUpdates):
 
 
 def _in_flat_rings(what: str) -> property:
-    """Create a property that raises ``ValueError``, for interfaces that only nodes in one flat ring have."""
+    """Create a property that raises ``ValueError``, for interfaces that require one flat ring."""
     def refuse(rings: "GridRings") -> None:
         raise ValueError(f"{what} nodes in one flat ring, not in rings of shape {rings.plan.shape.value}")
 
@@ -270,11 +270,11 @@ _BLAMELESS = (EventStatus.OK, EventStatus.PEER_ABORT, EventStatus.LINK_RESET, *_
 
 
 def broken_links(plan: Plan, events: dict[int, Event], *, ring: int, timeout: int) -> list[tuple[int, int, str]]:
-    """Find failed links: the grid nodes at their ends, and what has not been delivered.
+    """Find failed links: the grid nodes at their ends, and the packets that have not been delivered.
 
     Words are counted per node, not per port, so the counts do not distinguish links. Events do: a node that waits for
-    a packet has taken all packets that have arrived, and its event gives their number. It is the first node to time
-    out, so the other nodes have received its ABORT. No ABORT crosses a link that is cut, so the node after such a
+    a packet has taken all packets that have arrived, and its event contains their number. This node is the first to
+    time out, so the other nodes have received its ABORT. An ABORT cannot cross a cut link, so the node after a cut
     link waits for TIMEOUT a second time.
 
     ``events`` are indexed by the number of a node in the grid; ``ring`` is the number of the collective's rings.

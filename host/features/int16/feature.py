@@ -1,4 +1,4 @@
-"""Nodes of 16-bit integers: docs/int16_node.md."""
+"""Nodes for 16-bit integers: docs/int16_node.md."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -5,9 +5,9 @@ whole run, so that gradients that a node has kept (:meth:`host.driver.node_opera
 remain valid.
 
 - Weights have :data:`WEIGHT_FRACTION` fraction bits: they range from -8 to 8, in steps of 1/4096.
-- Gradients are sums over a batch. Their number of fraction bits is such that the first step's learning rate, in last
-  places of weights per last place of a gradient, is at least 1/8 and less than 1/4. A gradient thus has two or three
-  more bits than can affect a weight, and is clipped where it would move the weight by 1 to 2 or more in that step.
+- Gradients are sums over a batch. Their number of fraction bits is chosen so that the first step's learning rate, in
+  last places of a weight per last place of a gradient, is at least 1/8 and less than 1/4. A gradient thus has two or
+  three bits more than can affect a weight, and is clipped if it would move the weight by 1 to 2 or more.
 
 The gradient scale is 1: LEARNING_RATE includes the binary points and the division by the number of examples. It has
 16 fraction bits, and a gradient has 15 bits of magnitude, so that rounding the rate to nearest changes no step by
@@ -81,7 +81,7 @@ def _nearest(values: Array, fraction: int) -> npt.NDArray[np.int16]:
 
 
 def check_optimizer(optimizer: Optimizer) -> None:
-    """Raise ``ValueError`` unless nodes of 16-bit integers support the optimizer."""
+    """Raise ``ValueError`` unless nodes for 16-bit integers support the optimizer."""
     if not isinstance(optimizer, SGD) or optimizer.momentum:
         raise ValueError(f"Optimizer of int16 nodes must be sgd, not {optimizer.name}")
     if optimizer.weight_decay or optimizer.clip is not None:

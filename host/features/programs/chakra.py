@@ -1,4 +1,4 @@
-"""Execution traces in the format of MLCommons' Chakra, which ASTRA-sim accepts as a workload.
+"""Execution traces in the MLCommons Chakra format, which ASTRA-sim accepts as a workload.
 
 Each node has a file, ``PREFIX.RANK.et``, of Protocol Buffers messages: first the metadata, then one message for each
 command. The length of a message precedes it as a varint. Only the fields of Chakra's schema
@@ -18,9 +18,9 @@ from host.output import write_bytes
 
 __all__ = ["CLOCK", "Command", "Kind", "needed", "write"]
 
-#: Default cycles per second of the nodes, as on the larger boards.
+#: Default clock frequency of the nodes in Hz, as on the larger boards.
 CLOCK = 62.5e6
-#: Version of the schema, as it is written in traces for ASTRA-sim.
+#: Version of the schema, as written to traces for ASTRA-sim.
 _VERSION = "0.0.4"
 
 
@@ -106,7 +106,7 @@ def _schema() -> SimpleNamespace:
 
 
 def _varint(number: int) -> bytes:
-    """Encode a number as a varint: groups of seven bits, the lowest first."""
+    """Encode a number as a varint: groups of seven bits, lowest group first."""
     groups = []
     while number > 0x7F:
         groups.append(number & 0x7F | 0x80)
@@ -142,8 +142,8 @@ def write(ranks: Sequence[Sequence[Command]], prefix: pathlib.Path, *, note: str
           ) -> pathlib.Path:
     """Write the trace of a step for each node, and return the path of the first trace.
 
-    The commands of a node have distinct names, and each comes after the commands that it waits for. The file names
-    begin with ``prefix``, ``note`` names the source of the times, and ``clock`` is in cycles per second.
+    The commands of a node have distinct names, and each command comes after the commands that it waits for. The file
+    names begin with ``prefix``, ``note`` names the source of the times, and ``clock`` is in cycles per second.
     """
     metadata = _schema().GlobalMetadata(version=_VERSION)
     metadata.attr.add(name="source", string_val=note)

@@ -6,8 +6,8 @@ the state, the residuals, and the number of words that the nodes have sent are c
 computed with the version of the weights that the schedule prescribes.
 
 A command of a program can wait for a flag, which the host sets and the command clears. Each pass therefore computes
-with its own data, however early or late the host is: when a command of a pass has ended on all nodes, the host
-replaces the data that the command has used with the data of the next pass, and sets the flag.
+with its own data, independently of the host's speed: when a command of a pass has ended on all nodes, the host
+replaces the data used by that command with the data of the next pass, and sets the flag.
 """
 
 import dataclasses
@@ -78,8 +78,8 @@ class _Golden:
 
 
 class DelayedExecutor(UpdateExecutor):
-    """Steps of a run with overlapping passes, in blocks. A block also ends where the shares of nodes that compute
-    change their sizes, and where the traces are full."""
+    """Steps of a run with overlapping passes, in blocks. A block also ends when the sizes of shares change on nodes
+    that compute, and when the traces are full."""
 
     _execution: "OverlappingExecution"
 
@@ -108,7 +108,7 @@ class DelayedExecutor(UpdateExecutor):
         self._spread()
 
     def _spread(self) -> None:
-        """Write both copies of the weights, and restart the count of passes from 0, an even pass."""
+        """Write both copies of the weights, and restart the count of passes from 0, which is an even pass."""
         self._execution.write_copies(self._older.view(np.float32), self._reference.weights.view(np.float32))
         self._passes = 0
 
@@ -122,7 +122,7 @@ class DelayedExecutor(UpdateExecutor):
         return self._with_first_layers(self._copies()[0])
 
     def _with_first_layers(self, weights: Bits) -> Bits:
-        """Return the newest weights, but with ``weights`` for the layers with two copies."""
+        """Return the newest weights, except for the layers with two copies, which get ``weights``."""
         mixed = self._reference.weights.copy()
         mixed[self._apart] = weights[self._apart]
         return mixed
@@ -154,7 +154,7 @@ class DelayedExecutor(UpdateExecutor):
         self.training.timeline = self._execution.timeline
         before, counters = self._count()
         self._compare(last, golden, growth(self._reference.counter, before, counters))
-        # Counters are read at the end of a block: its last step reports all repairs, each step its share of cycles.
+        # Counters are read at the end of a block: the last step reports all repairs, each step its share of cycles.
         repairs = self._repairs(before, counters)
         figures = {**self._execution.engine_figures(before, counters),
                    "scatter_cycles": most("SCATTER_REDUCE_CYCLES", before, counters)}
@@ -215,12 +215,12 @@ class DelayedExecutor(UpdateExecutor):
         self._spread()
 
 
-#: Words of a trace record, and the number of versions that it distinguishes.
+#: Number of words in a trace record, and number of versions that it distinguishes.
 _RECORD_WORDS, _VERSIONS = 2, 1 << 13
 
 
 class OverlappingExecution(ProgramExecution):
-    """Passes of a run, in blocks, by a schedule of kind ``delayed``; see
+    """Passes of a run, in blocks, with a schedule of kind ``delayed``; see
     :class:`~host.features.programs.execution.ProgramExecution`."""
 
     def __init__(self, ring: TrainingRing, length: int, *, schedule: Schedule, layers: Sequence[Dense], costs: Costs,
@@ -232,7 +232,7 @@ class OverlappingExecution(ProgramExecution):
 
     @property
     def apart(self) -> int:
-        """Number of elements in the layers with two copies of their weights, which come first."""
+        """Number of elements in the first layers, which have two copies of their weights."""
         return sum(layer.length for layer in self._layers[:self._schedule.behind])
 
     @property
@@ -308,7 +308,7 @@ class OverlappingExecution(ProgramExecution):
 
 
 def _lasts(spans: Sequence[Span], count: int) -> list[int]:
-    """Cycles of each pass from the previous pass's last communication, or the first start, to its own."""
+    """Cycles of each pass: from the previous pass's last communication, or the first start, to its own."""
     ends = [min(span.start for span in spans)]
     ends += [max(span.end for span in spans if (span.number, span.queue) == (number, Queue.COMMUNICATE))
              for number in range(count)]
@@ -324,7 +324,7 @@ def run_passes(ring: TrainingRing, program: CompiledProgram, settings: Sequence[
     ``backward 1`` where COMPUTE copies gradients, ``forward 1`` where even and odd passes have separate inputs.
     """
     tags = {task.name: task.place for task in program.tasks}
-    # by the tag of the last command that uses the data: the function that replaces it, and the flag that is then set
+    # by tag of the last command that uses the data: the function that replaces the data, and the flag that is set
     feeds = {tags[after]: (give, STAGED_FLAG),
              tags["latch"]: (lambda number: ring.settings.write(settings[number]), SETTINGS_FLAG)}
     ended = {tag: [0] * ring.nodes for tag in feeds}

@@ -1,9 +1,9 @@
 """Training steps as passes of a program (:mod:`host.features.programs.schedules`), loaded once.
 
 Without a schedule the program is one fused update, and the host writes the gradients to its buffer. With a schedule
-the host stages the gradients, and COMPUTE copies the gradients of each layer at the time at which a real engine would
-produce them. In both cases nodes that compute (:mod:`host.features.compute.engine`) are given inputs and labels
-instead. The results are bit-identical.
+the host stages the gradients, and COMPUTE copies the gradients of each layer when a real engine would produce them.
+In both cases nodes that compute (:mod:`host.features.compute.engine`) are given inputs and labels instead. The
+results are bit-identical.
 """
 
 import collections
@@ -43,7 +43,7 @@ class Timing:
     """Cycles of a pass, measured with the traces of the nodes."""
 
     schedule: str
-    #: Cycles from the first start to the last end. Where passes overlap, from the last update of the previous pass to
+    #: Cycles from the first start to the last end. If passes overlap: from the last update of the previous pass to
     #: the last update of this pass.
     cycles: int
     #: Cycles of the same pass according to the golden model of time, given the measured durations.
@@ -78,7 +78,7 @@ class ProgramExecution(Execution):
                  computer: Differentiator | None = None):
         super().__init__(ring, length)
         self.computer = computer
-        #: Compute cycles of the last step, where there is no schedule.
+        #: Compute cycles of the last step, if there is no schedule.
         self.compute_cycles: Cycles = 0
         self._asked = schedule
         self._layers = layers
@@ -87,7 +87,7 @@ class ProgramExecution(Execution):
         self._trials = Trials(max(len(layers) - 1, 1))
         self._last: Schedule | None = None
         self._loaded: tuple[Schedule | None, list[int], CompiledProgram] | None = None
-        #: Timing of the last pass, where there is a schedule and the nodes trace their commands.
+        #: Timing of the last pass, if there is a schedule and nodes trace their commands.
         self.timing: Timing | None = None
 
     @property
@@ -96,7 +96,7 @@ class ProgramExecution(Execution):
 
     @property
     def schedule(self) -> Schedule | None:
-        """Schedule of the next step: the requested one, or the one that a search is trying or has chosen."""
+        """Schedule of the next step: the requested schedule, or the schedule that a search tries or has chosen."""
         return Schedule(Kind.CHUNKS, self._trials.size) if self._searches else self._asked
 
     @property
@@ -140,7 +140,7 @@ class ProgramExecution(Execution):
             return {**figures, **timing.figures}
         if self._last is None:
             return {**figures, "compute_cycles": self.compute_cycles}
-        # cycles are unknown where golden nodes run a command without a model of its cycles
+        # cycles are unknown if golden nodes run a command for which no cycles are modelled
         return {**figures, "schedule": str(self._last), **dict.fromkeys(
             ("modelled_cycles", "compute_cycles", "communicate_cycles"))}
 
@@ -209,7 +209,7 @@ def spans_of(passes: Passes, program: CompiledProgram) -> list[Span]:
 
 
 def durations_of(spans: Sequence[Span], program: CompiledProgram) -> dict[tuple[int, int, int, int], int]:
-    """Cycles of commands by node, pass, queue and index; a collective counts from its last node's start."""
+    """Cycles of commands by node, pass, queue and index; a collective begins when its last node starts."""
     latest = {(span.number, span.queue, span.place): span.start for span in sorted(spans, key=lambda run: run.start)}
 
     def begun(span: Span) -> int:
@@ -258,7 +258,7 @@ def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig)
 
 
 def overlaps(config: TrainingConfig) -> list[str]:
-    """Schedules to compare, with chunks of 2, 4, … layers that are fewer than all layers but the last."""
+    """Schedules to compare, with chunks of 2, 4, … layers, fewer than all layers but the last."""
     sizes = itertools.takewhile(lambda size: size < len(config.hidden), (2 << n for n in itertools.count()))
     return [*OVERLAPS, *(f"chunks:{size}" for size in sizes)]
 
@@ -325,7 +325,7 @@ def _check_stale(node: NodeConfig, config: TrainingConfig) -> None:
 
 
 def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
-    """Raise ``ValueError`` with the reason if a ring of these nodes cannot train by the run's schedule."""
+    """Raise ``ValueError`` with the reason if a ring of these nodes cannot train with the run's schedule."""
     assert config.overlap is not None
     layers, schedule = layers_for(workload), Schedule.parse(config.overlap)
     if schedule.kind is Kind.DELAYED:

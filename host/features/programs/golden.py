@@ -1,4 +1,4 @@
-"""Programs of golden nodes: order of their commands, events, and traces by the golden model of time."""
+"""Programs of golden nodes: order of their commands, events, and traces from the golden model of time."""
 
 import collections
 import dataclasses
@@ -87,7 +87,7 @@ class GoldenPrograms:
             self._record(runs)
 
     def _start(self, rank: int, queue: int) -> bool:
-        """Execute the next command of a queue, if all nodes that take part may start it."""
+        """Execute the next command of a queue, if all participating nodes may start it."""
         run = self._runs.get(rank)
         command = None if run is None else run.next(queue)
         if run is None or command is None:
@@ -162,7 +162,7 @@ class GoldenPrograms:
 
 
 def _timed(programs: Sequence[list[list[Command]]], rank: int, nodes: GoldenNodes) -> list[list[Timed]] | None:
-    """Commands of queues for the model of time; None if the nodes' waits for their own commands differ."""
+    """Commands of queues for the model of time; None if waits for a node's own commands differ by node."""
     if any(list(map(len, program)) != list(map(len, programs[0])) for program in programs):
         return None
     queues = []

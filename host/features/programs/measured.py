@@ -21,7 +21,7 @@ _MAX_CHUNK = 64
 _KINDS = {"update": chakra.Kind.ALL_REDUCE, "sum": chakra.Kind.REDUCE_SCATTER, "gather": chakra.Kind.ALL_GATHER}
 
 def _ending(schedule: str) -> str:
-    """Return the suffix of a schedule's file names, needed where files of several schedules are written."""
+    """Return the suffix of a schedule's file names, needed if files for several schedules are written."""
     return f"-{schedule.replace(':', '-')}"
 
 
@@ -55,7 +55,7 @@ def commands_of(spans: Sequence[Span], layers: Sequence[Dense], *, strict: bool)
     """Return the commands of a node, in the order of their starts.
 
     Each command depends on the previous one in its queue and, for each other queue, on the last command that had
-    ended when it started. The size of a collective is the size of its elements in bytes before any codec.
+    ended when it started. The size of a collective is the size in bytes of its elements before encoding.
     """
     lengths = {layer.number: layer.length for layer in layers}
     passes = len({span.number for span in spans}) > 1

@@ -1,8 +1,8 @@
 """Order of a program's commands: the pairs that must be ordered, and the waits that this requires.
 
-The commands of a queue run in order, one at a time. A wait of a command names a command of another queue, in this
-pass or an earlier one, that must have ended before it starts. A wait for a pass before the first one is satisfied
-immediately. Commands must be ordered where the regions of memory that they read and write overlap.
+The commands of a queue run in order, one at a time. A command's wait names a command of another queue, in the same
+pass or an earlier one, that must have ended before the waiting command starts. A wait for a pass before the first one
+is satisfied immediately. Commands must be ordered where the regions of memory that they read and write overlap.
 
 Commands are identified by their index in the program; each pass runs each command once. A :class:`Clock` contains,
 for each queue, the number of its commands over all passes that have certainly ended before a command starts.
@@ -55,13 +55,13 @@ class Region:
         return f"{self.space}[{self.base}:{end}{every}]"
 
     def _groups(self, odd: int) -> range:
-        """Numbers of the groups that the region contains in even passes (0) or odd ones (1)."""
+        """Numbers of the groups that the region contains in even passes (0) or odd passes (1)."""
         first = (self.base + odd * self.alternate) // GROUP
         return range(first, first + self.stride * -(-self.length // GROUP), self.stride)
 
     def meets(self, other: "Region", odd: int = 0, other_odd: int = 0) -> bool:
-        """Whether both regions have an element in common. ``odd`` and ``other_odd`` are 1 where the pass of this
-        region, or of the other region, is odd."""
+        """Whether both regions have an element in common. ``odd`` is 1 if the pass of this region is odd, and
+        ``other_odd`` if the pass of the other region is odd."""
         return self.space == other.space and _common(self._groups(odd), other._groups(other_odd))
 
 
@@ -73,8 +73,8 @@ def _common(first: range, other: range) -> bool:
     distance = other.start - first.start
     if distance % divisor:
         return False
-    # First common number at or after the start of the first progression, if both progressions were unbounded
-    # (Chinese remainder theorem).
+    # First common number at or after the start of the first progression, assuming unbounded progressions (Chinese
+    # remainder theorem).
     modulus = other.step // divisor
     number = first.start + first.step * (distance // divisor * pow(first.step // divisor, -1, modulus) % modulus)
     period = first.step * modulus
@@ -83,7 +83,7 @@ def _common(first: range, other: range) -> bool:
 
 
 #: Number of passes within which commands are compared. Commands of neighbouring passes both occur in the first two
-#: passes. Where a region alternates, commands two passes apart must be compared in even and in odd passes, which
+#: passes. If a region alternates, commands two passes apart must be compared in even and in odd passes, which
 #: requires four passes. Later passes repeat these cases, with more waits already satisfied.
 PASSES = 4
 
@@ -95,7 +95,7 @@ Clock: TypeAlias = list[int]
 
 
 class Wait(NamedTuple):
-    """Wait for the first ``after`` commands (0: none) of a queue, in the pass ``lag`` passes earlier."""
+    """Wait for the first ``after`` commands of a queue (0: none) in the pass ``lag`` passes earlier."""
 
     after: int = 0
     lag: int = 0
@@ -125,7 +125,7 @@ class Conflict:
     second: int
     #: Number of passes from the first command to the second.
     lag: int
-    #: Whether the pass of the second command is odd (1) or even (0); None where that makes no difference.
+    #: Whether the pass of the second command is odd (1) or even (0); None if this makes no difference.
     odd: int | None
     #: Region of the second command that both commands access and at least one of them writes.
     region: Region
@@ -152,10 +152,10 @@ def _shared(first: Touch, second: Touch, first_odd: int, second_odd: int) -> Reg
 
 
 def conflicts(touches: Sequence[Touch]) -> list[Conflict]:
-    """Find the latest command of each other queue that a command must follow, by distance in passes.
+    """For each other queue, find the latest command that a command must follow, by distance in passes.
 
-    Earlier commands of that queue have ended when the latest one has. Commands more than two passes apart need not be
-    compared, since the same command two passes later comes between them.
+    Earlier commands of that queue have ended when the latest command has ended. Commands more than two passes apart
+    need not be compared, since the same command two passes later comes between them.
     """
     result = []
     alternating = any(region.alternate for touch in touches for region in (*touch.reads, *touch.writes))
@@ -201,7 +201,7 @@ def _before(queues: Sequence[int], waits: Waits) -> list[list[int]]:
 
 
 def _sorted(before: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-    """Commands of a pass sorted so that ``before`` is respected, and the commands that cannot be sorted."""
+    """Commands of a pass in an order that satisfies ``before``, and the commands that cannot be sorted."""
     order: list[int] = []
     left = list(range(len(before)))
     done: set[int] = set()
@@ -287,7 +287,7 @@ def clocks(queues: Sequence[int], waits: Waits, *, passes: int = PASSES) -> list
 
 
 def races(queues: Sequence[int], waits: Waits, conflicts: Sequence[Conflict]) -> Iterator[tuple[Conflict, int]]:
-    """Yield the conflicts that the waits do not order, with the pass of the second command."""
+    """Yield the conflicts that waits leave unordered, with the pass of the second command."""
     number = places(queues)
     lengths = {queue: list(queues).count(queue) for queue in set(queues)}
     clock = clocks(queues, waits)

@@ -2,10 +2,10 @@
 
 A :class:`Program` is written as if its commands ran one after another, pass after pass. Each command names the
 regions of memory that it reads and writes. :meth:`Program.compile` derives the waits with which concurrent queues
-produce the same result: a command that reads a region waits for the one that wrote it, and one that writes a region
-waits for the commands that read or wrote it earlier, in this pass and in previous ones. Queues are in order, so one
-wait for each other queue is enough, and redundant waits are omitted. The resulting :class:`CompiledProgram` provides
-descriptors for nodes, commands for golden models, and the check; :func:`spans` reads the trace of its run.
+produce the same result: a command that reads a region waits for the command that wrote it, and a command that writes
+a region waits for the commands that read or wrote it earlier, in this pass or a previous one. Queues are in order, so
+one wait for each other queue is enough, and redundant waits are omitted. The resulting :class:`CompiledProgram`
+provides descriptors for nodes, commands for golden models, and the check; :func:`spans` reads the trace of its run.
 
 Example
 -------
@@ -36,11 +36,11 @@ from sim.golden.features.programs.program_nodes import Placed
 __all__ = ["DEPTH", "CompiledProgram", "Instruction", "Program", "ProgramError", "Queue", "RaceError", "Task",
            "origin_of", "spans"]
 
-#: Maximum number of commands by which a queue may be ahead of one that waits for it; waits compare 16-bit counts.
+#: Maximum number of commands that a queue may be ahead of a queue that waits for it; waits compare 16-bit counts.
 _AHEAD = (1 << 15) - 1
 
-#: Number of passes by which queues of two nodes with a collective in each pass can be apart: 15 for the queues of
-#: each node, one between the nodes, and the lag of a wait.
+#: Maximum number of passes between queues of two nodes with a collective in each pass: 15 for the queues of each
+#: node, one between the nodes, and the lag of a wait.
 _APART = 35
 
 #: A wait that is always satisfied.
@@ -146,14 +146,14 @@ class CompiledProgram:
 
     @property
     def collectives(self) -> int:
-        """How many collective numbers a pass uses: one for each command of the collective engine."""
+        """Number of collective numbers that a pass uses: one for each command of the collective engine."""
         return sum(task.operation in _NUMBERED for task in self.tasks)
 
     @property
     def max_passes(self) -> int | None:
         """Maximum number of passes in one run; None if there is no limit.
 
-        Counts of commands have 16 bits, so a queue must not run ahead without limit of a queue that waits for it.
+        Counts of commands have 16 bits, so a queue must not run ahead, without limit, of a queue that waits for it.
         Queues that wait for each other cannot do so.
         """
         far = [len(self.queues[wait.queue]) for _, _, wait in self.remote_waits()]
@@ -225,7 +225,7 @@ class CompiledProgram:
         for index, rank, _ in self.remote_waits():
             task = self.tasks[index]
             rest = [queue for queue in range(len(self.queues)) if queue != task.queue]
-            # Of the two waits of a descriptor, the second is the one for another node.
+            # The second of a descriptor's two waits is for another node.
             if any(self._waits[index].get(queue, _NO_WAIT).after for queue in rest[1:]):
                 raise ProgramError(f"{task.name} of rank {rank} must wait for queue {rest[0]} of its node alone, "
                                    f"beside another node: let a QUIESCE before it wait for the other queue")
@@ -376,7 +376,7 @@ class Program:
 
 
 def _check_earlier(other: Task, task: Task, lag: int) -> None:
-    """Check that a command always ends before another one of its queue starts ``lag`` passes later."""
+    """Check that a command always ends before another command of its queue starts ``lag`` passes later."""
     if lag == 0 and other.place >= task.place:
         raise ProgramError(f"{task.name} must not wait for {other.name}, which its queue starts after it")
 

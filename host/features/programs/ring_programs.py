@@ -31,11 +31,11 @@ __all__ = ["NodeProgram", "Passes", "RingPrograms", "Staged", "digest", "edit_wo
 #: Highest number of a run. The first run has number 1.
 _RUNS = (1 << int(RUN_BITS)) - 1
 
-#: Maximum cycles to poll for events: where nodes have different numbers of commands, and in quorum updates, where a
-#: node is given its next computation when an event is taken.
+#: Maximum cycles to poll for events: if nodes have different numbers of commands; and in quorum updates, since a node
+#: gets its next computation only when an event is taken.
 _LOOK, _SHORT_LOOK = 500, 100
 
-#: Fields of a command that the driver chooses when it sends one.
+#: Fields of a command that the driver chooses when it sends the command.
 _CHOSEN = ("operation", "tag", "collective", "epoch")
 
 #: Commands of each queue of a node.
@@ -78,14 +78,14 @@ class RingPrograms:
         self._commands = commands
         self._planned = planned
         self._programs: list[list[list[Command]]] = []
-        self._all_loaded = False  # False after a failed load, since some nodes may not have their program
+        self._all_loaded = False  # False after a failed load, when some nodes may lack their program
         self._model = 0
         self._staged: Staged | None = None
         self._next_set: int | None = None
         self._on_ring = {op.code for config in devices.configs for op in operations(config) if op.on_ring}
 
     def _next_run(self) -> int:
-        """Choose a number for the next run that is not the latest of any node; 0 without control words."""
+        """Choose a run number that is not the latest number on any node; 0 without control words."""
         if not self._config.has_signals:
             return 0
         latest = {int(device.latest_run) for device in self._devices}
@@ -107,11 +107,11 @@ class RingPrograms:
 
     @property
     def next_set(self) -> int | None:
-        """Number of the set that follows the latest run, required in edits for two banks; None before a run."""
+        """Number of the set after the latest run, which edits for two banks require; None before a run."""
         return self._next_set
 
     def begin_set(self, number: int) -> None:
-        """Start a set by a run without passes; the banks are switched if an edit waits for this set."""
+        """Start a set with a run that has no passes; the banks are switched if an edit waits for this set."""
         self._turn(number)
         latest = [device.latest_run for device in self._devices]
         self._devices.ask(lambda rank, device: device.submit_run(ProgramRun(0, model=self._model, first=number)))
@@ -173,8 +173,8 @@ class RingPrograms:
                                  f"nodes, not {' and '.join(str(length) for length in dict.fromkeys(lengths))}")
 
     def stage(self, programs: Sequence[NodeProgram], *, model: int | None = None) -> Iterator[None]:
-        """Load the idle banks of nodes that have two, one queue of all nodes per iteration; programs may run
-        meanwhile. A pending edit is withdrawn. By default the program is given the next number.
+        """Load the idle bank of each node with two banks; each iteration loads one queue on all nodes. Programs may
+        run meanwhile. A pending edit is withdrawn. By default the program gets the next number.
 
         Raises ``ProgramTooLongError`` if a queue has no room for all of its commands.
         """
@@ -191,7 +191,7 @@ class RingPrograms:
         self._devices.ask(lambda rank, device: device.submit_load_program(0, [], idle=True))
 
     def compare_staged(self, *, number: int) -> None:
-        """Make nodes compare their idle banks with the digests of the staged programs, by an edit with this number. A
+        """Make nodes compare their idle banks with the digests of the staged programs; the edit has this number. A
         load without commands then withdraws the edit and leaves the program unchanged.
 
         Raises ``DeviceError`` if a node has received different words, or is in a different set; its idle bank is then
@@ -205,7 +205,7 @@ class RingPrograms:
             last, [], slot=len(_queue_of(staged.programs[rank], last)), model=staged.model, idle=True))
 
     def edit(self, *, number: int, set: int) -> None:
-        """Make the staged programs valid from set ``set`` on, the ``first`` of a run, and wait for all
+        """Make the staged programs valid from set ``set`` on, the ``first`` set of a run, and wait for all
         acknowledgements. Raises ``DeviceError`` if a node rejects the edit, which is then withdrawn on all nodes."""
         staged = self._staged
         if staged is None:
@@ -230,12 +230,12 @@ class RingPrograms:
         """Run the programs of all nodes, wait for them, and read the traces.
 
         Raises ``RingError`` if a command failed on at least one node; the programs remain loaded, but the ring must
-        be reset by :meth:`TrainingRing.recover`. Raises ``TraceError`` if a trace has no room for all commands.
+        be reset by :meth:`TrainingRing.recover`. Raises ``TraceError`` if a trace is too small for all commands.
 
-        A pass uses ``collectives`` numbers of collectives. ``passes``, ``parity`` and ``first`` are as for
+        A pass uses ``collectives`` collective numbers. ``passes``, ``parity`` and ``first`` are as for
         :class:`~host.driver.command.ProgramRun`; the last two have no effect on nodes with one queue. The traces,
         which hold 256 records, are read only if ``traced`` is true. For ``on_event`` and ``over`` see :meth:`play`: a
-        run that ``over`` stops raises no error; nodes continue it until :meth:`TrainingRing.recover`.
+        run stopped by ``over`` raises no error; the nodes continue the run until :meth:`TrainingRing.recover`.
         """
         if self._config.queues == 1:
             return self.send(passes)
@@ -261,9 +261,9 @@ class RingPrograms:
         """Run the loaded programs of nodes with several queues, and take their events, including failures.
 
         Events are taken from all nodes in rotation, since a node without room for another event makes all nodes wait.
-        Where nodes are in step, each poll waits for an event of every node. Where they have different numbers of
-        commands, or do not wait for each other's gradients, a poll is short, so that a node without an event does not
-        delay the events of other nodes.
+        If nodes run in step, each poll waits for an event of every node. If they have different numbers of commands,
+        or do not wait for each other's gradients, a poll is short, so that a node without an event does not delay the
+        events of other nodes.
 
         Raises ``DeviceTimeoutError`` if a node still runs its program, but no command has ended for ``patience``
         cycles.
@@ -326,14 +326,14 @@ class RingPrograms:
 
     @property
     def _longest_look(self) -> int:
-        """Maximum cycles to poll for events; unlimited if the n-th events of all nodes almost coincide."""
+        """Maximum cycles to poll for events; unlimited if the n-th events of all nodes occur almost together."""
         if any(command.round for program in self._programs for queue in program for command in queue):
             return _SHORT_LOOK
         return _LOOK if len({tuple(map(len, program)) for program in self._programs}) > 1 else (1 << 32) - 1
 
     def _fail(self, events: list[list[Event]], failed: list[Event | None], counts: list[int]) -> None:
-        """Raise the error of a failed run, given the failed event of each node, or its last event if none failed; a
-        node with too few events has not ended its program."""
+        """Raise the error of a failed run, given each node's failed event or, if none failed, its last event. A node
+        with too few events has not ended its program."""
         decisive = [bad or (own[-1] if len(own) == count and own else None)
                     for own, bad, count in zip(events, failed, counts, strict=True)]
         tag, rank = next(((event.tag, rank) for rank, event in enumerate(failed) if event is not None), (None, 0))
@@ -341,7 +341,7 @@ class RingPrograms:
         raise self._commands.diagnose(next(operations, Operation.QUIESCE), decisive)
 
     def send(self, passes: int = 1) -> Passes:
-        """Send the commands of the programs to the nodes, which may have any number of queues, one after another.
+        """Send the commands of the programs to the nodes one after another; nodes may have any number of queues.
         Raises ``RingError`` if a command failed on at least one node; later commands were executed nevertheless."""
         if not self._programs:
             raise ValueError("Programs must be loaded before they are sent")
@@ -361,8 +361,8 @@ class RingPrograms:
         return Passes(events=together, traces=[], outcome=_outcome(together, []))
 
     def _submit_step(self, step: dict[int, Command]) -> PendingCommand[dict[int, Event]]:
-        """Queue one command of the program on each node. A LATCH, which nodes with one queue lack, is sent as a
-        QUIESCE, since no setting is written during a pass."""
+        """Queue one command of the program on each node. A LATCH is sent as a QUIESCE, since nodes with one queue
+        have no LATCH, and no setting is written during a pass."""
         operation = step[0].operation
         if operation == Operation.LATCH and not self._commands.knows(operation):
             operation = Operation.QUIESCE
@@ -385,7 +385,7 @@ def _outcome(events: list[list[Event]], traces: list[list[TraceRecord]]) -> Outc
     def flagged(flag: EventFlag) -> tuple[int, ...]:
         return tuple(rank for rank, own in enumerate(events) if any(flag in event.flags for event in own))
 
-    # A record with a later time may come first, since one of two records in a cycle is delayed; times wrap.
+    # A record with a later time may come first, since of two records in a cycle one is delayed; times wrap around.
     cycles: list[Cycles] = []
     for trace in traces:
         times = [(record.time - trace[0].time + (1 << 31)) % (1 << 32) - (1 << 31) for record in trace]
@@ -402,7 +402,7 @@ def _queue_of(program: NodeProgram, queue: int) -> list[Command]:
 
 
 def _named(device: Device, program: NodeProgram, queue: int) -> list[Command]:
-    """Return the commands of a queue on behalf of the requesting tenant."""
+    """Return the commands of a queue, marked with the requesting tenant."""
     return [device.named(command) for command in _queue_of(program, queue)]
 
 

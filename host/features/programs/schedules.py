@@ -2,7 +2,7 @@
 
 A pass contains a forward command for each layer, from the first to the last, and a backward command for each, from
 the last to the first. When the backward command of a layer has ended, its gradients are complete and its weights may
-change. Where several layers form a part, the last layer, the first one in backward, is a part on its own.
+change. If layers are grouped into parts, the last layer, which is first in backward, forms a separate part.
 
 =========  ============================================================================================
 none       one fused update of all layers, after the last backward command
@@ -101,11 +101,11 @@ class Schedule:
 class Copies:
     """The first layers, with two copies of their weights that alternate from pass to pass.
 
-    Each of these layers computes with weights that lack the previous pass's update, and its update overwrites the
-    copy that it has computed with. Each layer is a region, and a node counts its updates.
+    Each of these layers computes with weights that lack the previous pass's update, and the layer's update overwrites
+    the copy that it has computed with. Each layer is a region, and a node counts its updates.
     """
 
-    #: Number of layers with two copies; None where updates are not counted.
+    #: Number of layers with two copies; None if updates are not counted.
     layers: int | None = None
     #: Distance from the first copy to the second, in elements.
     distance: int = 0
@@ -137,7 +137,7 @@ class Work:
     #: Fields of the command's descriptor that depend on the layer.
     fields: dict[str, int]
     queue: Queue = Queue.COMPUTE
-    #: Duration in cycles, where it does not follow from the multiply-adds.
+    #: Duration in cycles, if it does not follow from the multiply-adds.
     duration: int | None = None
 
 
@@ -175,7 +175,7 @@ def modelled(layers: Sequence[Dense], *, staged: int, copies: Copies | None = No
 
 
 def chunks(layers: Sequence[Dense], size: int) -> list[list[Dense]]:
-    """Layers that are reduced together, in the order of backward: the last one, then ``size`` at a time."""
+    """Layers that are reduced together, in backward order: the last layer, then ``size`` layers at a time."""
     backward = list(reversed(layers))
     return [backward[:1], *(backward[n:n + size] for n in range(1, len(backward), size))]
 
@@ -200,7 +200,7 @@ class _Builder:
                              fields={**work.fields, **length, "duration": duration})
 
     def communicate(self, schedule: Schedule) -> None:
-        """Add a LATCH, so that all updates of the pass use the same settings, and then all sums and updates."""
+        """Add a LATCH, which makes all updates of the pass use the same settings, then all sums and updates."""
         flag = {} if self.copies.layers is None else {"wait": SETTINGS_FLAG}
         self.program.add("latch", operation="LATCH", queue=Queue.COMMUNICATE, writes=[Region(_SETTINGS, 0, 1)],
                          duration=self.costs.latch, fields=flag)
@@ -216,8 +216,8 @@ class _Builder:
                 raise ValueError("Schedule of a program must be one, not search: measure several and choose")
 
     def update(self, part: Sequence[Dense]) -> None:
-        """Add a fused update of neighbouring layers. Where updates are counted, it updates a single layer on nodes
-        with master weights, and reads no weights."""
+        """Add a fused update of neighbouring layers. If updates are counted, it updates a single layer on nodes with
+        master weights, and reads no weights."""
         counted, state = self.copies.layers is not None, _of("state", part)
         weights = self.copies.weights(part[0]) if counted else _of("weights", part)
         self._collective("update", Collective.FUSED_UPDATE, part, writes=[weights, state], reads=[
@@ -273,7 +273,7 @@ def _of(space: str, part: Sequence[Dense]) -> Region:
 
 def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Costs, staged: int | None = None,
           computed: Computed | None = None, depth: int = DEPTH, distance: int = 0) -> CompiledProgram:
-    """Build the program of a training step, by any schedule except ``search`` (see :func:`search`). Queues have room
+    """Build the program of a training step for any schedule except ``search`` (see :func:`search`). Queues have room
     for ``depth`` commands.
 
     COMPUTE copies gradients from element ``staged`` on (see :func:`modelled`), unless ``computed`` contains the
@@ -334,7 +334,7 @@ class Trials:
 
     @property
     def over(self) -> bool:
-        """Whether the last size gave no shorter pass than the previous one, or no size is left."""
+        """Whether the last size did not shorten the pass, or no size is left."""
         return bool(self.trials) and (self._longer or self.trials[-1][0] >= self._most)
 
     @property
@@ -354,7 +354,7 @@ class Trials:
 
     @property
     def claimed(self) -> int | None:
-        """The size that a literal reading of the claim chooses: the first that beat the previous one."""
+        """The size chosen by a literal reading of the claim: the first that is faster than the previous one."""
         return next((size for (_, before), (size, cycles) in itertools.pairwise(self.trials) if cycles < before),
                     None)
 

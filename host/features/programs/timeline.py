@@ -1,7 +1,7 @@
 """Timeline of a program, as a trace and as a picture: the work of each queue of each node over time.
 
 The trace is in the JSON format of Chrome's tracing, which https://ui.perfetto.dev opens. Each node is shown as a
-process, each queue as a thread, and a cycle as a microsecond.
+process, each queue as a thread, and each cycle as a microsecond.
 """
 
 import pathlib
@@ -20,7 +20,7 @@ QUEUES = ("compute", "communicate", "move")
 #: Colours of commands by the first word of their names; commands with other names have the colour of their queue.
 _COLOURS = dict(zip(("backward", "sum", "update", "forward", "gather"), COLOURS, strict=False))
 _OTHERS = ("#8fa3b8", "#c98b96", "#b5a7d6")
-#: Height of a queue in the picture, where 1 includes the gap to the next queue.
+#: Height of a queue in the picture; a height of 1 would leave no gap to the next queue.
 _HEIGHT = 0.82
 #: Width of a letter in inches.
 _LETTER = 0.075
@@ -91,6 +91,6 @@ def draw(spans: Sequence[Span], path: pathlib.Path, *, title: str, note: str = "
 
 
 def _label(span: Span, room: float) -> str:
-    """Return the longest form of a span's name that fits: the whole name, its number, or nothing."""
+    """Return the longest form of a span's name that fits: the whole name, the number, or nothing."""
     width = (span.end - span.start) * room
     return next((text for text in (span.name, span.name.split(" ")[-1]) if len(text) * _LETTER <= width), "")

@@ -114,7 +114,7 @@ class CellCount:
         self._counts = {unit: self._executor.submit(self._synthesise, unit) for unit in sorted(set(units))}
 
     def __call__(self, unit: str) -> int | None:
-        """Wait for the LUT4 count of a unit; None if it is not counted or could not be synthesised."""
+        """Return a unit's LUT4 count when it is known; None if not counted, or if synthesis failed."""
         return self._counts[unit].result() if unit in self._counts else None
 
     def known(self, unit: str) -> bool:
@@ -122,7 +122,7 @@ class CellCount:
         return unit not in self._counts or self._counts[unit].done()
 
     def close(self) -> None:
-        """Cancel all synthesis that has not started, and terminate the running one."""
+        """Cancel all synthesis runs that have not started, and terminate the current one."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self._ended = True
@@ -222,7 +222,7 @@ def _trained(ring: TrainingRing, data: Dataset, config: TrainingConfig, path: Pa
 
 def _measured(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing, scheme: SchemeOptions, *,
               progress: Progress, cells: CellCount) -> dict[str, Any]:
-    """Build the report of all candidates on the ring, with the LUT4 of the units that ``cells`` counts."""
+    """Build the report of all candidates on the ring, with the LUT4s of the units that ``cells`` counts."""
     def lut4(unit: str) -> int | None:
         if not cells.known(unit):
             progress.stage(f"synthesis of {unit}")

@@ -1,7 +1,7 @@
-"""A trained perceptron in integers: quantised by every scheme, measured on nodes, and reported.
+"""A trained perceptron in integers: quantised with every scheme, measured on nodes, and reported.
 
 Schemes with an integer offset run on the nodes' integer datapath, and every score is compared with the golden model,
-bit for bit. Schemes with a float offset cannot run there; their accuracy is computed as a unit would compute it.
+bit for bit. Schemes with a float offset cannot run there; their accuracy is computed on the host, as in a unit.
 
 A second network has a skewed last layer: the smallest weight is subtracted from all of its weights. All scores then
 rise by the same amount, so predictions are unchanged, and no weight is negative. Only its last layer has 4 bits.
@@ -49,7 +49,7 @@ Row = dict[str, Any]
 
 INPUT_SCALE = 1 / 16  # pixels are multiples of this scale
 
-#: Units for an integer offset and for a float offset, by their names in `make synth`; each for 8 bits and for 4.
+#: Names in `make synth` of the units for an integer offset and for a float offset, each for 8 and for 4 bits.
 _UNITS = {True: "quantization.integer_offset", False: "quantization.float_offset"}
 UNITS = tuple(f"{unit}{option}" for unit in _UNITS.values() for option in ("", "-bits=4"))
 
@@ -78,12 +78,12 @@ class Candidate:
 
     @property
     def scale(self) -> str:
-        """What each scale applies to: a layer or an output."""
+        """Whether each scale applies to a layer or to an output."""
         return "output" if self.config.per_channel else "layer"
 
     @property
     def unit(self) -> str:
-        """Name of the unit that computes the network, for codes of 8 bits if any layer has them."""
+        """Name of the unit that computes the network; the unit for 8-bit codes if any layer has them."""
         return _UNITS[self.config.scheme.integer] + ("-bits=4" if self.config.bits == 4 else "")
 
 
@@ -101,13 +101,13 @@ def candidates(layers: int, base: QuantizationConfig | None = None) -> list[Cand
 
 
 def skewed(layers: Sequence[FloatLayer]) -> list[FloatLayer]:
-    """Return layers with the same predictions whose last layer has no negative weight."""
+    """Return layers that make the same predictions, but have no negative weight in the last layer."""
     last = layers[-1]
     return [*layers[:-1], FloatLayer(last.weights - last.weights.min(), last.biases)]
 
 
 def find_weights(path: Path | None, output: Path) -> tuple[Path, TrainedWeights | None]:
-    """Find a perceptron that classifies digits: the file ``path``, or else weights of training or of an earlier run.
+    """Find a perceptron that classifies digits: in the file ``path``, or else from training or an earlier run.
     Returns path and weights, or the path for new weights and None. Raises ``ValueError`` for other weights."""
     if path is not None:
         weights = load(path)
@@ -162,8 +162,8 @@ def check_onnx() -> None:
 def export(layers: Sequence[FloatLayer], data: Dataset, config: QuantizationConfig, directory: Path, *,
            onnx: bool = False) -> tuple[list[Path], Agreement | None]:
     """Write model.npz and, on request, model.onnx; return the paths, and how onnxruntime's answers to the test images
-    agree with the integer model. Raises ``DivergenceError`` if the integer score of an answer is more than one
-    adjusted weight below the largest score."""
+    agree with the integer model. Raises ``DivergenceError`` if an answer's integer score is more than one adjusted
+    weight below the largest score."""
     network = quantize(layers, data.train_x, config, input_scale=INPUT_SCALE)
     paths, agreement = [directory / "model.npz"], None
     files.save(network, paths[0])
@@ -226,7 +226,7 @@ def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset, r
 
 
 def _decibels(exact: npt.NDArray[np.floating], actual: npt.NDArray[np.floating]) -> float | None:
-    """Ratio of the exact values' power to the errors' power, in dB; None without errors."""
+    """Ratio of the power of exact values to the power of errors, in dB; None without errors."""
     noise = float(np.square(np.asarray(actual, np.float64) - exact).sum())
     return 10 * float(np.log10(np.square(np.asarray(exact, np.float64)).sum() / noise)) if noise else None
 
@@ -236,7 +236,7 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing, cho
             on_row: Callable[[Row], None] = lambda row: None) -> dict[str, Any]:
     """Collect the content of the report; ``on_row`` is called with each of its rows.
 
-    ``lut4`` returns the LUT4 of a unit by name, or None, and is called after all measurements.
+    ``lut4`` returns the LUT4 count of a unit, given its name, or None; it is called after all measurements.
     """
     rows = []
     for candidate in chosen:
@@ -255,7 +255,7 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing, cho
 
 
 def _grid(name: str, weights: npt.NDArray[np.floating]) -> dict[str, Any]:
-    """Return the distribution of weights, and the values that codes of 4 bits can represent."""
+    """Return the distribution of weights, and the values that 4-bit codes can represent."""
     counts, edges = np.histogram(weights, bins=60)
     levels = {}
     for scheme, extrema in SCHEMES:

@@ -1,7 +1,7 @@
 """Quantised networks as npz files.
 
 A file contains the arrays of :data:`_HEADER`, and for each layer the arrays of :func:`_fields`, with names that start
-with the layer's number, from 0 on, and a dot. docs/quantization/schemes.md has a table.
+with the layer's number, counted from 0, and a dot. docs/quantization/schemes.md has a table.
 """
 
 from pathlib import Path
@@ -52,7 +52,7 @@ def save(network: QuantizedNetwork, path: Path) -> None:
 
 
 def _fields(scheme: Scheme, *, last: bool) -> dict[str, tuple[npt.DTypeLike, str]]:
-    """Type and shape of each array of a layer: per output and input, per output, or a single number."""
+    """Type and shape of each array of a layer: one value per output and input, per output, or for the layer."""
     fields: dict[str, tuple[npt.DTypeLike, str]] = {
         "bits": (np.int64, ""), "variant": (np.str_, ""), "codes": (np.uint8, "outputs, inputs"),
         "offsets": (np.int16, "outputs"), "scales": (np.float32, "outputs"), "relu": (np.bool_, ""),
@@ -67,8 +67,8 @@ def _fields(scheme: Scheme, *, last: bool) -> dict[str, tuple[npt.DTypeLike, str
 
 
 def load(path: Path) -> QuantizedNetwork:
-    """Read a network from a file. Raises ``ValueError`` with the first mistake if :func:`save` would not write such a
-    file, and ``OSError`` if it cannot be read."""
+    """Read a network from a file. Raises ``ValueError`` with the first mistake if the file differs from files of
+    :func:`save`, and ``OSError`` if it cannot be read."""
     fields = {name: (kind, shape) for scheme in Scheme for last in (False, True)
               for name, (kind, shape) in _fields(scheme, last=last).items()}
     dimensions = {"": 0, "outputs": 1, "outputs, inputs": 2}

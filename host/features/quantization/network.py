@@ -1,9 +1,9 @@
 """A perceptron in integers, layer by layer.
 
-In each layer, activations X are integers of 8 bits with a scale Sx. Their products with the adjusted weights A are
-summed in 32 bits, starting from a bias in units of S · Sx, and an integer multiplier and a shift convert the sum to 8
-bits for the next layer. The sums of the last layer are the scores. A float offset does not allow this: each sum must
-first be converted to binary32, multiplied, and added to another product.
+In each layer, activations X are 8-bit integers with a scale Sx. Their products with the adjusted weights A are summed
+in 32 bits, starting from a bias in units of S · Sx, and an integer multiplier and a shift convert the sum to 8 bits
+for the next layer. The sums of the last layer are the scores. A float offset does not allow this: each sum must first
+be converted to binary32, multiplied, and added to another product.
 """
 
 import dataclasses
@@ -108,9 +108,9 @@ class QuantizedNetwork:
 
     @property
     def multiplications(self) -> dict[str, int]:
-        """Number of multiplications for one inference, by name in reports: weights by activations, accumulators by
-        multipliers, and in binary32. A float offset requires two binary32 multiplications per output: of the sum of
-        codes times activations, and of the sum of activations."""
+        """Number of multiplications for one inference, by name in reports: weights times activations, accumulators
+        times multipliers, and in binary32. A float offset requires two binary32 multiplications per output: one for
+        the sum of codes times activations, and one for the sum of activations."""
         outputs = sum(layer.outputs for layer in self.layers)
         integer = self.scheme.integer
         return {"products": sum(layer.weights.codes.size for layer in self.layers),
@@ -126,8 +126,8 @@ class QuantizedNetwork:
         return np.asarray(accumulators * self.layers[-1].units, np.float64)
 
     def float_scores(self, x: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
-        """Scores of a network with a float offset: y = S · (bias + sum of Q · X) + Wmin · sum of X. Operations after
-        the two sums are in binary32; the integers of the next layer are rounded to nearest even."""
+        """Scores of a network with a float offset: y = S · (bias + sum of Q · X) + Wmin · sum of X. After the two
+        sums, operations are in binary32; integers for the next layer are rounded to nearest even."""
         if self.scheme.integer:
             raise ValueError(f"Scheme must be {Scheme.FLOAT_OFFSET.value} for scores in floats, not "
                              f"{self.scheme.value}")
@@ -195,7 +195,7 @@ def _layer(layer: FloatLayer, config: QuantizationConfig, bits: int, scale: Acti
            output: Activation | None) -> QuantizedLayer:
     weights = quantize_weights(layer.weights, bits=bits, scheme=config.scheme, rounding=config.rounding,
                                per_channel=config.per_channel, extrema=config.extrema)
-    # Files of all kinds store scales in binary32, and results computed from them must be the same after import.
+    # All file formats store scales in binary32, and results must be the same after an import.
     weights = dataclasses.replace(weights, scales=weights.scales.astype(np.float32).astype(np.float64))
     if not (weights.scales > 0).all():
         raise ValueError(f"Scales of weights must be binary32 numbers above zero, not {weights.scales.min()!r}")
@@ -244,5 +244,5 @@ def node_layers(network: QuantizedNetwork) -> list[golden.Layer]:
 
 
 def infer(network: QuantizedNetwork, x: npt.NDArray[np.floating]) -> Integers:
-    """Compute the last layer's sums for a batch, one example per row, by the golden model."""
+    """Compute the last layer's sums for a batch, one example per row, with the golden model."""
     return np.asarray(golden.infer(node_layers(network), network.input_codes(x)), np.int64)

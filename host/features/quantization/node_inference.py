@@ -1,6 +1,6 @@
 """Inference of integer layers on nodes, and the layout of the layers in their memories.
 
-The weight memory contains a list of layers and their codes, the gradient memory everything else. A node infers one
+The weight memory contains a list of layers and their codes; the gradient memory contains the rest. A node infers one
 layer after another, each for all samples of a command, and alternates between two regions of its gradient memory. An
 output's codes, a sample, and a layer's parameters each start in a new memory row. Formats are in docs/protocol.md.
 """
@@ -60,7 +60,7 @@ def _rows(count: int, per_row: int) -> int:
 
 
 def _fields(layout: dict[str, tuple[int, int]], words: int, values: dict[str, npt.ArrayLike], count: int) -> Words:
-    """Encode structs of one or more words each as words of a memory."""
+    """Encode structs, each of one or more words, as words of a memory."""
     bits = np.zeros((count, words), np.uint32)
     for name, value in values.items():
         offset, width = layout[name]
@@ -70,7 +70,7 @@ def _fields(layout: dict[str, tuple[int, int]], words: int, values: dict[str, np
 
 
 def _packed(values: Integers, per_row: int) -> npt.NDArray[np.uint8]:
-    """Lowest 8 bits of the values, with each row padded by zeros to whole memory rows."""
+    """Lowest 8 bits of the values; each row is padded with zeros to whole memory rows."""
     rows, columns = values.shape
     padded = np.zeros((rows, _rows(columns, per_row) * per_row), np.uint8)
     padded[:, :columns] = values & 0xFF
@@ -205,9 +205,9 @@ class NodeInference:
         """Run integer layers on samples, an equal share on each node.
 
         Layers are written to buffer ``lists`` of each node's weight memory, and all other data to buffer ``data`` of
-        its gradient memory, by default to the whole memories; previous contents of both are lost. Several commands
-        are run if there is no room for all samples of a node. ``x`` has a row of inputs for each sample: uint8, or
-        int8 if the first layer is ``signed``.
+        its gradient memory, by default to the whole memories; previous contents of the buffers are lost. Several
+        commands are run if there is no room for all samples of a node. ``x`` has a row of inputs for each sample:
+        uint8, or int8 if the first layer is ``signed``.
 
         Raises ``RingError`` if a command failed on at least one node, and ``ValueError`` if there is no room for the
         layers and one sample, or if a layer does not match the previous one.

@@ -1,9 +1,9 @@
 """Quantised networks as ONNX graphs of QuantizeLinear and DequantizeLinear, and back.
 
-A graph contains the same integers: ONNX computes (code - zero point) · scale, so the zero point is -Z where codes
-count up; codes that count down are reversed first. A graph does not contain multipliers and shifts. A runtime
-multiplies by the scales in binary32 and rounds to nearest even, so a hidden activation may be one step off. An import
-recomputes multipliers and shifts from the scales; they are bit-identical to the original ones.
+A graph contains the same integers: ONNX computes (code - zero point) · scale, so the zero point is -Z if codes count
+up; codes that count down are reversed first. A graph does not contain multipliers and shifts. A runtime multiplies by
+the scales in binary32 and rounds to nearest even, so a hidden activation may be one step off. An import recomputes
+multipliers and shifts from the scales; they are bit-identical to the original ones.
 
 The packages onnx and onnxruntime are an extra: ``pip install gradring[onnx]``.
 """
@@ -26,7 +26,7 @@ from sim.bounded_files import read_bytes
 
 __all__ = ["Agreement", "compare_answers", "export_onnx", "import_onnx", "run_onnx"]
 
-_OPSET, _IR_VERSION = 21, 10  # the first versions with integers of 4 bits
+_OPSET, _IR_VERSION = 21, 10  # the first versions with 4-bit integers
 #: Maximum number of bytes of an input file, and of elements of all of its tensors.
 LARGEST = 1 << 24
 
@@ -120,12 +120,12 @@ def export_onnx(network: QuantizedNetwork, path: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-    """Agreement of a runtime's answers (the outputs with the largest scores) with the integer model's."""
+    """Agreement of a runtime's answers (outputs with the largest scores) with the integer model's answers."""
 
     equal: int  # examples with the same answer
-    tied: int  # examples whose answer shares the largest integer score with other outputs
-    #: Examples whose answer has an integer score below the largest by at most one adjusted weight of the last layer:
-    #: the change due to a hidden activation that is one step off.
+    tied: int  # examples with an answer that shares the largest integer score with other outputs
+    #: Examples with an answer that has an integer score at most one adjusted weight of the last layer below the
+    #: largest, the change caused by a hidden activation that is one step off.
     within: int
     wrong: npt.NDArray[np.int64]  # indices of all other examples
 
@@ -136,7 +136,7 @@ class Agreement:
 
 def compare_answers(network: QuantizedNetwork, sums: npt.NDArray[np.int64],
                     outputs: npt.NDArray[np.floating]) -> Agreement:
-    """Compare the outputs of a runtime with the last layer's integer sums, both with one example per row."""
+    """Compare a runtime's outputs with the last layer's integer sums; each row is one example."""
     last = network.layers[-1]
     scores, rows = network.scores(sums), np.arange(len(sums))
     answers = outputs.argmax(axis=1)
@@ -232,7 +232,7 @@ def import_onnx(path: Path) -> QuantizedNetwork:
 
 
 def _check_tensors(tensors: Iterable[Any]) -> None:
-    """Raise ``ValueError`` for tensors in external files, and for more elements than a model may have."""
+    """Raise ``ValueError`` if tensors are in external files, or have more elements than a model may have."""
     left = LARGEST
     for tensor in tensors:
         if tensor.external_data or tensor.data_location or tensor.HasField("segment"):
@@ -264,7 +264,7 @@ def _network(model: Any) -> QuantizedNetwork:
 
 
 def _layer(graph: _Graph, number: int, scale: Activation, *, down: bool) -> QuantizedLayer:
-    """Read the layer after the stream, given its input scale; ``down`` if codes of weights count down."""
+    """Read the layer after the stream, given its input scale; ``down`` means that weight codes count down."""
     node = graph.take("Gemm")
     attributes = {attribute.name: attribute for attribute in node.attribute}
     if set(attributes) - {"transB", "alpha", "beta", "transA"} or "transB" not in attributes \
@@ -313,7 +313,7 @@ def _bias(graph: _Graph, node: Any, weights: QuantizedWeights, scale: Activation
 
 
 def run_onnx(path: Path, x: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
-    """Compute the scores of a batch, one example per row, by onnxruntime."""
+    """Compute the scores of a batch, one example per row, with onnxruntime."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -88,7 +88,7 @@ def _steps(row: Row) -> str:
 
 
 def _heading(row: Row) -> str:
-    """Bits, scale and network, which are the same for all rows of a section."""
+    """Bits, scale and network, which all rows of a section have in common."""
     bits = "+".join(map(str, row["bits_per_layer"])) if row["network"] == SKEWED else f"{row['bits']}"
     return f"{bits}, {row['scale']}{', skewed' if row['network'] == SKEWED else ''}"
 
@@ -143,7 +143,7 @@ def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _draw_skewed(axes: Any, report: dict[str, Any]) -> None:
-    """Draw the quality of the scores of a last layer with 4 bits and no negative weight."""
+    """Draw the quality of the scores for a last layer with 4 bits and no negative weight."""
     rows = [row for row in report["rows"] if row["network"] == SKEWED]
     axes.set_title("Last layer skewed, all weights ≥ 0, and of 4 bits: how far scores are above their error")
     scales = list(dict.fromkeys(row["scale"] for row in rows))

@@ -1,9 +1,9 @@
 """Weights and activations as small integers, and the integers that replace scales on a node.
 
 Weights are symmetric, asymmetric with a float offset, or asymmetric with an integer offset (IAQ). A node multiplies
-by the adjusted weight A, which has one bit more than the code Q: with the offset Z it is Z + Q, or Z - Q where codes
+by the adjusted weight A, which has one bit more than the code Q: with the offset Z it is Z + Q, or Z - Q if codes
 count down from the largest weight. The weight is then about S · A, with one scale S per layer or per output. Scales
-of activations are computed from their values on training data. docs/quantization/schemes.md has the equations.
+of activations are computed from activations on training data. docs/quantization/schemes.md has the equations.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ Integers = npt.NDArray[np.int64]
 
 BITS = (4, 8)  # possible numbers of bits of a code
 
-#: Quotients that differ from an integer only by float64's rounding are taken as that integer, even if truncated.
+#: Quotients that differ from an integer only by float64 rounding are treated as that integer, even if truncated.
 _ALMOST = 1 + 2.0**-48
 
 
@@ -95,8 +95,8 @@ def quantize_weights(weights: npt.NDArray[np.floating], *, bits: int, scheme: Sc
     for the layer or, if ``per_channel``, for each output. Raises ``ValueError`` if an offset or an adjusted weight
     does not fit in ``bits`` + 1 bits.
 
-    Where all weights that share a scale are equal, the scale is their magnitude, and they are exact. Only asymmetric
-    schemes use ``extrema``.
+    If all weights that share a scale are equal, the scale is their magnitude, and their codes are exact. Only
+    asymmetric schemes use ``extrema``.
     """
     exact: Floats = np.asarray(weights, np.float64)
     if bits not in BITS:
@@ -120,7 +120,7 @@ def quantize_weights(weights: npt.NDArray[np.floating], *, bits: int, scheme: Sc
     if extrema is Extrema.ALIGNED:
         below, above = _aligned(low, high, top)
         low, high = np.where(constant, low, below), np.where(constant, high, above)
-    # A constant layer has only code 0, and the sign of its weights as offset.
+    # In a constant layer all codes are 0, and the offset is the sign of the weights.
     scales = np.where(constant, np.abs(low), (high - low) / top)
     scales = np.where(scales == 0, 1.0, scales)
     down = scheme is Scheme.IAQ_MAX
@@ -144,7 +144,7 @@ def _aligned(low: Floats, high: Floats, top: int) -> tuple[Floats, Floats]:
     """Return the nearest enclosing range that includes zero as one of its ``top`` + 1 levels."""
     near = np.rint(-low * top / np.where(high > low, high - low, 1))
     below = np.clip(np.stack([near, near - 1, near + 1]), 0, top)
-    # This is 0 / 0 if there is no weight on a side, and infinite if there are weights but no level.
+    # This is 0 / 0 if a side has no weight, and infinite if it has weights but no level.
     with np.errstate(divide="ignore", invalid="ignore"):
         steps = np.fmax(-low / below, high / (top - below))
     best = np.where(np.isnan(steps), np.inf, steps).argmin(axis=0)[None]
@@ -168,8 +168,8 @@ def _check_field(quantized: QuantizedWeights, low: Floats, high: Floats) -> None
 
 
 class Calibration(enum.Enum):
-    """How the represented range of activations is chosen, named as on the command line: all values, or up to a
-    percentile of their magnitudes, beyond which they saturate."""
+    """Choice of the represented range of activations, named as on the command line: all values, or values up to a
+    percentile of their magnitudes; larger values saturate."""
 
     MINMAX = "minmax"
     PERCENTILE = "percentile"
@@ -177,7 +177,7 @@ class Calibration(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Activation:
-    """Activations as integers of 8 bits, which are multiplied by the scale."""
+    """Activations as 8-bit integers, which are multiplied by the scale."""
 
     scale: float  # number in binary32
     signed: bool = False  # whether the integers are -128 to 127 instead of 0 to 255
@@ -201,7 +201,7 @@ class Activation:
 
 def calibrate(values: npt.NDArray[np.floating], *, method: Calibration = Calibration.MINMAX,
               percentile: float = 99.9) -> Activation:
-    """Choose the scale of activations from a sample of finite ``values``, at least one. Activations are signed if any
+    """Choose the scale of activations from a sample of one or more finite ``values``. Activations are signed if any
     value is negative. A percentile of the magnitudes, above 0 and at most 100, can limit the range."""
     values = np.asarray(values, np.float64)
     if not values.size or not np.isfinite(values).all():
@@ -228,9 +228,9 @@ class Requantization:
 def requantization(factors: npt.NDArray[np.floating]) -> Requantization:
     """Compute multipliers and shifts for factors S · Sx / Sy.
 
-    Multipliers have 16 bits, so their relative error is at most 2^-16, and a quarter of that on average: for outputs
-    up to 255 less than 0.004 of a step. ``ValueError`` is raised if a factor is too large, or so small that less than
-    8 bits of its multiplier would remain.
+    Multipliers have 16 bits, so their relative error is at most 2^-16, and on average a quarter of this; for outputs
+    up to 255, this is less than 0.004 of a step. ``ValueError`` is raised if a factor is too large, or so small that
+    less than 8 bits of its multiplier would remain.
     """
     factors = np.asarray(factors, np.float64)
     low, high = 2.0**(MULTIPLIER_BITS // 2 - SHIFT_MAX), 2.0**(MULTIPLIER_BITS - 1) - 1
@@ -240,7 +240,7 @@ def requantization(factors: npt.NDArray[np.floating]) -> Requantization:
     _, exponents = np.frexp(factors)
     shifts = np.minimum(MULTIPLIER_BITS - exponents, SHIFT_MAX).astype(np.int64)
     multipliers = np.rint(np.ldexp(factors, shifts)).astype(np.int64)
-    # A value that was rounded up to a power of two has one bit too many.
+    # A value that has been rounded up to a power of two has one bit too many.
     over = multipliers == 1 << MULTIPLIER_BITS
     multipliers, shifts = np.where(over, multipliers >> 1, multipliers), shifts - over
     error = np.abs(np.ldexp(multipliers.astype(np.float64), -shifts) / factors - 1)

@@ -9,7 +9,7 @@ __all__ = ["Late", "LateConfig", "stragglers"]
 
 
 class Late(enum.Enum):
-    """How late gradients are treated, named as on the command line."""
+    """Treatment of late gradients, named as on the command line."""
 
     APPLY = "apply-late"
     WAIT = "wait"
@@ -20,7 +20,7 @@ class Late(enum.Enum):
 class LateConfig:
     """Configuration of a run with stragglers."""
 
-    #: With ``wait`` every round waits for all workers, regardless of quorum and deadline.
+    #: With ``wait``, every round waits for all workers, regardless of quorum and deadline.
     late: Late = Late.APPLY
     workers: int = 4
     #: Slowdown of each straggler's computations, by worker.
@@ -28,11 +28,11 @@ class LateConfig:
     quorum: int = 3
     #: Cycles after which a round with a gradient is closed; 0 for no deadline.
     deadline: int = 0
-    #: Factor by which a gradient is scaled for each round that it is late.
+    #: Scale factor of a late gradient, applied once for each round that it is late.
     factor: float = 1.0
     #: Maximum number of rounds by which an applied gradient may be late.
     ages: int = 15
-    #: Fraction of a worker's examples that comes from its own classes.
+    #: Fraction of a worker's examples that belongs to the worker's own classes.
     skew: float = 0.0
     #: Number of examples of a worker in a round.
     batch: int = 16
@@ -63,7 +63,7 @@ class LateConfig:
 
     @property
     def oldest(self) -> int:
-        """Largest age at which a gradient still has a weight; 0 if late gradients are not applied."""
+        """Largest age of a gradient with a nonzero weight; 0 if late gradients are not applied."""
         return sum(weight > 0 for weight in self.weights)
 
     @property

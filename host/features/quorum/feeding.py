@@ -2,8 +2,8 @@
 
 In rounds of gradients, nodes do not wait for each other's gradients. A pass of the computing queue is one COMPUTE,
 and a pass of the other queue is APPLY_LATE, LATCH and FUSED_UPDATE. Nodes may be at different passes of the first
-queue. The host stages the next computation of a node when the node's current computation and the previous round,
-which produces the weights, have ended. docs/ring/quorum.md specifies the rules.
+queue. The host stages the next computation of a node after the end of the node's current computation and of the
+previous round, which produces the weights. docs/ring/quorum.md specifies the rules.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ class Closing:
     #: Cycles after which a round with a gradient is closed; 0 for no deadline.
     deadline: int = 0
     #: Weights of late gradients in sixteenths, by age: :func:`~sim.golden.features.quorum.rounds.stale_weights`. They
-    #: do not increase with age: a gradient that is too late for one round is too late for all following ones.
+    #: do not increase with age: a gradient that is too late for one round is too late for all later rounds.
     weights: Sequence[int]
 
     def __post_init__(self) -> None:
@@ -113,8 +113,8 @@ class QuorumProgram:
         ]
 
     def prepare(self, ring: TrainingRing, closing: Closing, *, scale: float) -> None:
-        """Load the programs, the rules, the zeros, and the table of scales: ``scale``, the factor of a single node's
-        gradient, divided by each possible number of gradients."""
+        """Load the programs, the rules, the zeros, and the table of scales. An entry is ``scale``, the factor for a
+        single node's gradient, divided by a possible number of gradients."""
         if ring.nodes != self.nodes:
             raise ValueError(f"Ring must have {self.nodes} nodes, not {ring.nodes}")
         if closing.quorum > self.nodes:
@@ -141,7 +141,7 @@ class QuorumModel:
     rounds: QuorumRounds
     #: Computes the gradient of a rank for a round, with the weights after all previous rounds.
     gradient: Callable[[int, int], npt.NDArray[Any]]
-    #: Receives a closed round and the contributions of all nodes, before gradients of later rounds are requested.
+    #: Called with a closed round and the contributions of all nodes, before gradients of later rounds are requested.
     closed: Callable[[Close, list[Bits]], None]
     #: Writes the settings of a round's update before its LATCH.
     settings: Callable[[int], None]
@@ -151,15 +151,15 @@ class QuorumModel:
 
 
 class QuorumFeeder:
-    """Stage the next computation of each node, and follow the rounds by their events. The run consists of ``passes``
-    passes, which follow ``first`` earlier ones."""
+    """Stage the next computation of each node, and follow the rounds through their events. The run consists of
+    ``passes`` passes, which follow ``first`` earlier ones."""
 
     def __init__(self, ring: TrainingRing, program: QuorumProgram, model: QuorumModel, *, passes: int, first: int):
         self._ring, self._program, self._model, self._rounds = ring, program, model, model.rounds
         self._first = self._newest = first
         #: Number of the round after the run's last one.
         self.last = first + passes
-        self._asked = [first] * program.nodes  # number of COMPUTE commands with their flag set so far, by rank
+        self._asked = [first] * program.nodes  # number of COMPUTE commands for which the flag has been set, by rank
         self._ended = {tag: [first] * program.nodes for tag in (COMPUTE, APPLY_LATE, LATCH, UPDATE)}
         self._staged: list[dict[int, Bits]] = [{} for _ in range(program.nodes)]
         #: Masks of each round of the run, as reported by the events of APPLY_LATE.
@@ -244,7 +244,7 @@ class QuorumFeeder:
 
 
 class TraceReader:
-    """Reader of traces in parts, for a run with more commands than traces hold; created before the run."""
+    """Reader of traces in parts, for runs with more commands than a trace holds; created before the run."""
 
     def __init__(self, ring: Ring):
         self._devices = ring.devices

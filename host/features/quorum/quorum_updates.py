@@ -42,7 +42,7 @@ class QuorumUpdates:
         self._devices.write_space(buffer.space, buffer.base, {rank: words})
 
     def resume_set(self, rank: int, slot: int, tag: int, gradient: npt.NDArray[Any], buffer: Buffer) -> None:
-        """Restore a gradient that a node had computed for a round, in the slot with this buffer."""
+        """Restore a gradient that a node had computed for a round, in the slot that this buffer belongs to."""
         self.write_gradient_of(rank, gradient, buffer)
         device = self._devices[rank]
         for ready in (1, 0):

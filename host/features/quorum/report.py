@@ -86,7 +86,7 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 
 def _ages(report: dict[str, Any], worker: int) -> str | None:
-    """Minimum and maximum age, in updates, of a worker's gradients that were applied late."""
+    """Minimum and maximum age, in updates, of a worker's late-applied gradients."""
     ages = [age for row in report["updates"] for late, age in zip(row["applied_late"], row["ages"], strict=True)
             if late == worker]
     return " to ".join(map(str, dict.fromkeys((min(ages), max(ages))))) if ages else None

@@ -1,4 +1,4 @@
-"""Runs of quorum updates, from the description to the output files."""
+"""Runs of quorum updates, from a run description to output files."""
 
 import dataclasses
 from pathlib import Path
@@ -57,7 +57,7 @@ def config_of(spec: RunSpec) -> LateConfig:
 
 
 class _QuorumRun:
-    """A run of quorum updates, given by a description in which all defaults are set."""
+    """A run of quorum updates, given by a description with all defaults set."""
 
     def __init__(self, spec: RunSpec, progress: Progress):
         self.spec, self.progress = spec, progress

@@ -1,9 +1,9 @@
-"""Training by quorum updates: rounds that close without stragglers, in blocks, checked bit for bit.
+"""Training with quorum updates: rounds that close without stragglers, in blocks, checked bit for bit.
 
-Compute is modelled: COMPUTE delivers a gradient when an engine would have computed it; stragglers are slower by their
-factors. The nodes select the gradients of a round and report them in the events of APPLY_LATE; the golden model uses
-only these masks. After every round the ledger records each computed element as applied in time, applied late, dropped
-or pending. At the end of a block, the golden model is compared with the weights, the state and the counts of
+Compute is modelled: COMPUTE delivers a gradient when an engine would have computed it; each straggler is slower by
+its factor. The nodes select the gradients of a round and report them in the events of APPLY_LATE; the golden model
+uses only these masks. After every round the ledger records each computed element as applied in time, applied late,
+dropped or pending. At the end of a block, the golden model is compared with the weights, the state and the counts of
 gradients of all nodes.
 """
 
@@ -50,7 +50,7 @@ __all__ = ["BLOCK", "COUNTERS", "GradientStatus", "Outcome", "QuorumExecutor", "
 BLOCK = 32
 #: Maximum duration, in cycles, of a computation for which other nodes wait.
 _MAX_COMPUTATION = 1 << 28
-#: Approximate cycles for control words and for starting an APPLY_LATE, without the delay of a late node.
+#: Approximate number of cycles for control words and for starting an APPLY_LATE, excluding delays by late nodes.
 _CLOSING = 150
 
 COUNTERS = ("computed", "applied", "applied_late", "dropped")
@@ -99,7 +99,7 @@ class Workers:
         return [round(compute * self._config.slow.get(worker, 1)) for worker in range(self._config.workers)]
 
     def update_cycles(self, nodes: int) -> int:
-        """Cycles needed to close a round and to update the weights, on a number of nodes."""
+        """Number of cycles to close a round and to update the weights on a number of nodes."""
         return self._costs.collective(Collective.FUSED_UPDATE, self.length, nodes=nodes) + _CLOSING
 
     def gradient(self, worker: int, number: int, batch: Batch) -> Array:
@@ -174,7 +174,7 @@ class QuorumExecutor(Executor[GradientStatus]):
 
     @property
     def left(self) -> int:
-        """Number of rounds that fit into the remaining cycles, by the mean cycles so far, or modelled ones."""
+        """Number of rounds that fit into the remaining cycles, given the mean measured or modelled cycles."""
         durations, update = self._durations
         closed = sorted(durations)[self._quorum - 1]
         if self._config.closing_deadline:
@@ -271,7 +271,7 @@ class QuorumExecutor(Executor[GradientStatus]):
                  for status in COUNTERS} for worker, before in enumerate(self._before)]
 
     def _counts_to_resume(self) -> list[dict[str, int]]:
-        """Counts without pending gradients, since a ring that continues counts these again as computed."""
+        """Counts without pending gradients, since a resumed ring counts pending ones as computed again."""
         return [{**counted, "computed": counted["computed"] - len(pending)}
                 for counted, pending in zip(self.counts(), self.pending(), strict=True)]
 
@@ -327,7 +327,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         return (self._clock() - self._since) % (1 << 32)
 
     def _gradient(self, rank: int, number: int) -> Array:
-        """Compute the gradient of a rank's worker for a round; its node starts to compute at this time."""
+        """Compute the gradient of a rank's worker for a round; the node starts its computation at this time."""
         self._begun[rank] = self._elapsed
         return self._workers.gradient(self.members[rank], number, self._batches[number])
 
@@ -336,14 +336,14 @@ class QuorumExecutor(Executor[GradientStatus]):
         return self.cycles + self._elapsed + self._durations[1] < self._config.cycles
 
     def _abandons(self, feeder: QuorumFeeder) -> bool:
-        """Whether the end of a block abandons computations: at the end of the run, or if all of their gradients would
-        be too late to have any weight."""
+        """Whether computations in progress are abandoned at the end of a block: because the run ends, or because all
+        of their gradients would be too late to have any weight."""
         total = self.cycles + self._span
         is_last = (self._config.cycles - total) * feeder.last < total
         return bool(feeder.computing) and (is_last or len(self._hopeless(feeder)) == len(feeder.computing))
 
     def _hopeless(self, feeder: QuorumFeeder) -> list[int]:
-        """Ranks that compute gradients which would be too late to have any weight if rounds continued."""
+        """Ranks that are computing gradients that would be too late to have any weight if rounds continued."""
         elapsed, durations = self._elapsed, self._durations[0]
         each = self._span // (feeder.last - len(self.statuses))
         return [rank for rank, number in feeder.computing.items()
@@ -370,7 +370,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         self._dropped[feeder.last - 1] |= self._newly_dropped()
         begun = min(record.time for trace in traces for record in trace)
         self.outcome.cycles += [self.cycles + int(time - begun) for time in times]
-        # The next block begins when all nodes have ended this one, including stragglers unless they are abandoned.
+        # The next block begins when all nodes, including stragglers that are not abandoned, have ended this block.
         end = int(times[-1]) if over else max(record.time for trace in traces for record in trace)
         self.cycles += end - begun
         self.statuses += [GradientStatus(self._by_worker(feeder.masks[number] & 0xFFFF),
@@ -389,13 +389,13 @@ class QuorumExecutor(Executor[GradientStatus]):
             self._begin_again(self.members, self._counts_to_resume())
 
     def _begin_again(self, members: Sequence[int], counts: list[dict[str, int]]) -> None:
-        """Restart with some members and their pending gradients; ``counts`` are for all workers so far."""
+        """Restart with some members and their pending gradients; ``counts`` covers all workers so far."""
         self._count_from(counts)
         self._keep(members)
         self.begin()
 
     def _count_from(self, counts: list[dict[str, int]]) -> None:
-        """Use ``counts`` as the counts that precede the new ledgers."""
+        """Use ``counts`` as the counts before the new ledgers begin."""
         self._before, self._known_dropped = counts, [worker_counts["dropped"] for worker_counts in counts]
 
     def _by_worker(self, ranks: int) -> int:
@@ -441,7 +441,7 @@ class QuorumExecutor(Executor[GradientStatus]):
     def _compare(self, first: int, counters: list[dict[str, int]], *, abandoned: Sequence[int]) -> list[int]:
         """Compare nodes and their counts with the golden model; return workers that were never in time.
 
-        In this block no computation of the ranks in ``abandoned`` has ended.
+        The computations of the ranks in ``abandoned`` have not ended in this block.
         """
         memory, reference = self._ring.memory, self.reference
         number, length = len(self.statuses), self._workers.length
@@ -487,8 +487,8 @@ def quorum_batches(data: Dataset, config: LateConfig) -> QuorumBatches:
 def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: int = 1) -> NodeConfig:
     """Configure a node with rounds for vectors of a given length, with the codecs and rows of ``node``.
 
-    With two ``ports``, the memories are large enough for the blocks of a ring of two nodes, which is the smallest
-    ring that can remain after switching out.
+    With two ``ports``, the memories are large enough for the blocks in a ring of two nodes, the smallest ring that
+    can remain after switching out.
     """
     base = NodeConfig() if node is None else node
     base = base.replace(

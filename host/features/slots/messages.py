@@ -1,4 +1,4 @@
-"""Transports to all nodes of a ring with slots, by messages through the host port of node 0.
+"""Transports to all nodes of a ring with slots, with messages through the host port of node 0.
 
 Requests to other ranks are split into pieces of at most 64 words, which are sent as messages, and their answers are
 joined. A message without an answer is repeated. docs/ring/slots.md specifies the words and the rules.
@@ -27,25 +27,25 @@ from host.driver.words import Words, fields, pack, places
 __all__ = ["MAX_NODES", "PATIENCE", "SLICE", "WINDOW", "MessageHub", "place_of"]
 
 _MESSAGE, _HEADER = places(message_header_layout()), places(header_layout())
-WINDOW = 4  # maximum unanswered messages to all nodes together, as many as each gate stores
+WINDOW = 4  # maximum unanswered messages to all nodes together, equal to the number that each gate stores
 MAX_NODES = 15  # largest ring with ranks that fit the fields of a message
-#: Cycles without any packet, and packets of other nodes, after which a message is repeated.
+#: A message is repeated after this number of cycles without any packet, or this number of packets of other nodes.
 PATIENCE, OTHERS = 8192, 32
 SLICE = 4096  # cycles that a node waits for an event in one request; a longer wait is split into several requests
-#: Words of registers or memories in a message, in addition to header and address, or header and status.
+#: Number of words of registers or memories in a message, next to header and address, or header and status.
 _PART = MESSAGE_WORDS - 2
 _READS = (Opcode.READ_REGISTER, Opcode.READ_MEMORY)
 _WRITES = (Opcode.WRITE_REGISTER, Opcode.WRITE_MEMORY)
 
 
 def place_of(nodes: int) -> int:
-    """Value of rank 0's register SLOT_POSITION that gives all nodes of a ring their positions."""
+    """Value for rank 0's register SLOT_POSITION that assigns positions to all nodes of a ring."""
     return nodes << 4
 
 
 @dataclasses.dataclass(eq=False)
 class _Piece:
-    """Part of a request with its own tag: ``words`` without the tag, and the answer so far."""
+    """Part of a request, with a separate tag: ``words`` without the tag, and the answer so far."""
 
     words: Words
     tag: int | None = None  # None until a message of the piece has been sent
@@ -98,7 +98,7 @@ def _cut(request: Words) -> list[Words]:
 
 
 def _joined(request: Words, responses: list[Words]) -> Words:
-    """Join the responses to a request that was split: the first error status, or else all words."""
+    """Join the responses to a request that was split: the first error status, or all words if there is none."""
     header = _header(request)
     refusal = next((number for number, response in enumerate(responses) if response[1] != Status.OK), None)
     status = np.uint32(Status.OK) if refusal is None else responses[refusal][1]
@@ -117,9 +117,9 @@ class MessageHub:
 
     Requests to rank 0 itself pass unchanged. A node receives a request after it has answered the previous one; only
     pieces of a request that can safely be repeated are sent together. A piece of one message is repeated unchanged if
-    it is not answered: a node does not execute a command, event, run or edit again if its tag is that of the previous
-    request. A piece of several messages restarts with a new tag, and writes the same words again. ``transport`` is
-    connected to rank 0 of 2 to 15 ``nodes``.
+    it is not answered: a node does not execute a command, event, run or edit again if it has the same tag as the
+    previous request. A piece of several messages restarts with a new tag, and writes the same words again.
+    ``transport`` is connected to rank 0 of 2 to 15 ``nodes``.
     """
 
     def __init__(self, transport: Transport, *, nodes: int) -> None:
@@ -228,7 +228,7 @@ class MessageHub:
             free -= 1
 
     def _repeat(self, limit: int) -> None:
-        """Repeat messages that are still unanswered after ``limit`` packets of other nodes."""
+        """Repeat messages that remain unanswered after ``limit`` packets of other nodes."""
         for rank, conversation in enumerate(self._conversations):
             for piece in conversation.on_the_way:
                 if piece.others < limit:
@@ -252,7 +252,7 @@ class MessageHub:
         self._advance()
 
     def _take(self, packet: Words) -> None:
-        """Process a packet from rank 0's host port: its own response, or a message with its check word."""
+        """Process a packet from rank 0's host port: rank 0's own response, or a message with its check word."""
         header = fields(_MESSAGE, int(packet[0]))
         for conversation in self._conversations:
             for waiting in conversation.on_the_way:
@@ -279,7 +279,7 @@ class MessageHub:
 
     @staticmethod
     def _piece(conversation: _Conversation, begin: int, payload: Words) -> _Piece | None:
-        """Find the piece that a message answers: by its tag, or as the continuation of an answer."""
+        """Find the piece that a message answers: the piece with its tag, or a piece with a partial answer."""
         for piece in conversation.on_the_way:
             if not payload.size:
                 if piece.long and piece.waiting and not piece.answer:

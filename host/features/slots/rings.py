@@ -11,12 +11,12 @@ from host.driver.ring import Ring
 
 __all__ = ["place_in_ring", "place_nodes", "rings_of_jobs", "wait_for_time"]
 
-_SYNCS = 8  # SYNC periods within which all nodes should have received the time
+_SYNCS = 8  # number of SYNC periods within which all nodes should have received the time
 
 
 def place_in_ring(devices: Devices) -> None:
-    """Write the positions of the nodes of a ring. If the ring is shared by two jobs, wait instead until packets of
-    this job have left the nodes of the other job."""
+    """Write the positions of the nodes of a ring. If two jobs share the ring, wait instead until packets of this job
+    have left the nodes of the other job."""
     if devices.config.link.jobs > 1:
         devices[0].submit_pop_event(JobFrame.of(devices.config).cycles).result()
     else:
@@ -24,7 +24,7 @@ def place_in_ring(devices: Devices) -> None:
 
 
 def wait_for_time(devices: Devices) -> None:
-    """Wait until all nodes have a valid TIME, which slots require except in a ring of one node.
+    """Wait until all nodes have a valid TIME, which slots require in rings of more than one node.
 
     Raises ``RingError`` if a node still has no valid TIME after several SYNCs of rank 0.
     """
@@ -57,8 +57,8 @@ def place_nodes(devices: Sequence[Device]) -> None:
 def rings_of_jobs(devices: Sequence[Device], *, timeout: int = TIMEOUT) -> list[Ring]:
     """Connect and return the ring of each job, which consists of alternate nodes on the ring of links.
 
-    From then on the driver of each job can run on a different host; it does not affect the ring, nodes and packets of
-    the other job. Raises ``RingError`` if nodes have no valid TIME, or no slots.
+    From then on the driver of each job can run on a different host; it does not affect the other job's ring, nodes or
+    packets. Raises ``RingError`` if nodes have no valid TIME, or no slots.
     """
     for device in devices:
         device.connect()
@@ -76,7 +76,7 @@ def _check_slots(devices: Sequence[Device]) -> None:
     frame, counts = JobFrame.of(devices[0].config), []
     for _ in range(2):
         counts.append([device.read_register("SUPERFRAMES") for device in devices])
-        devices[0].submit_pop_event(2 * frame.cycles).result()  # without an event, this waits for that many cycles
+        devices[0].submit_pop_event(2 * frame.cycles).result()  # without an event, this waits for the given cycles
     lacks = [rank for rank, (before, after) in enumerate(zip(*counts, strict=True)) if after == before]
     if lacks:
         names = ", ".join(devices[rank].name for rank in lacks)

@@ -1,4 +1,4 @@
-"""Two training runs side by side on one ring, where their nodes alternate and send in slots."""
+"""Two training runs side by side on one ring; their nodes alternate and send in slots."""
 
 import dataclasses
 import threading

@@ -1,10 +1,10 @@
 """Edits of the model during layer streaming, the program banks that apply them, and logs of edits.
 
-The assessor reads the results of set s. Its edit is sent to all nodes during set s + 1, and takes effect in
-set s + 2, which begins after every node has acknowledged it. One bank of a node contains the program of the running
-set, and the other bank the next program; the banks are switched only between sets. A node rejects an edit that
-arrives late or again, that it cannot apply, or that does not lead to the program with the edit's digest; its banks
-then remain unchanged. All fields of a log are checked before a run begins.
+The assessor reads the results of set s. Its edit is sent to all nodes during set s + 1, and takes effect in set s +
+2, which begins after every node has acknowledged it. One bank of a node contains the program of the running set, and
+the other bank the next program; the banks are switched only between sets. A node rejects an edit that arrives late or
+twice, that it cannot apply, or that does not result in the program with the edit's digest; the banks then remain
+unchanged. All fields of a log are checked before a run begins.
 """
 
 import dataclasses
@@ -34,8 +34,8 @@ class Kind(enum.Enum):
     """Kinds of edits.
 
     ``add`` inserts a layer with ``value`` inputs and outputs before the edit's layer, and ``remove`` removes such a
-    layer. ``format`` changes the format of a layer's weights in FETCH, ``microbatches`` their number in a set, and
-    ``rate`` the learning rate; in the last two the layer is 0.
+    layer. ``format`` changes a layer's weight format in FETCH, ``microbatches`` changes the number of microbatches in
+    a set, and ``rate`` changes the learning rate; the layer of the last two is 0.
     """
 
     ADD = "add"
@@ -50,7 +50,7 @@ _KINDS = [kind.value for kind in Kind]
 
 @dataclasses.dataclass(frozen=True)
 class Structure:
-    """Editable parameters of a set's program; raises ``ValueError`` if it is impossible or does not fit."""
+    """Editable parameters of a set's program; raises ``ValueError`` if they are impossible or do not fit."""
 
     #: Number of inputs, and number of outputs of each layer.
     widths: tuple[int, ...]
@@ -206,8 +206,8 @@ class Banks:
         return self._next or self.current
 
     def receive(self, edit: Edit) -> int:
-        """Apply an edit to the other bank, and return its number as acknowledgement. Raises ``RefusedError`` if the
-        edit is late, repeated or impossible."""
+        """Apply an edit to the other bank, and return the edit's number as an acknowledgement. Raises
+        ``RefusedError`` if the edit is late, repeated or impossible."""
         if edit.number <= self._number:
             raise RefusedError(f"Edit must be a new one behind number {self._number}, not {edit.number}")
         if edit.set != self.set + 1:

@@ -1,15 +1,15 @@
 """Lists and commands of a set on the workers of layer streaming, at addresses that edits do not change.
 
 Units of the same shape share a list for each window. Lists address the first bank of buffers; the offset of a command
-moves the addresses to the second bank. Executions alternate between the banks: during one of them the inputs of the
-next are moved in, and the outputs of the previous one are moved out.
+moves the addresses to the second bank. Executions alternate between the banks: during each execution, the inputs of
+the next one are moved in, and the outputs of the previous one are moved out.
 
 The server is the last node of the ring, so that the worker of rank 0 follows it: FETCH is a BROADCAST from the
 server, and PUSH ends at the server. Waits are derived from the regions that commands access
 (:mod:`host.features.programs.program`).
 
-While a set runs, the data of the next set is written next to its data. A unit that is in both sets keeps its address
-in the server's memories, so that its weights and state are not written again.
+While a set runs, the data of the next set is written to separate addresses. A unit that is in both sets keeps its
+address in the server's memories, so that its weights and state are not written again.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ def first_bases(lengths: Sequence[int]) -> list[int]:
 
 
 def free_base(length: int, taken: Sequence[tuple[int, int]], *, first: int = 0) -> int:
-    """Lowest address of ``length`` free elements, at least ``first``; ``taken`` are used ranges."""
+    """Lowest address, from ``first`` on, of ``length`` free elements; ``taken`` contains used ranges."""
     base = first
     for begin, end in sorted(taken):
         if begin < base + length and base < end:
@@ -56,7 +56,7 @@ def next_bases(before: Sequence[Bits], bases: Sequence[int], after: Sequence[Bit
     """Addresses of the units after an edit; raises ``RefusedError`` if there is no room for a new unit.
 
     Units are represented by their master weights: ``before`` the edit, with addresses ``bases``, and ``after`` it. A
-    unit that is kept is the same object in both. Each memory of the server has ``words`` words.
+    unit that is kept is the same object before and after. Each memory of the server has ``words`` words.
     """
     held = {id(master): base for master, base in zip(before, bases, strict=True)}
     taken = [(base, base + len(master)) for master, base in zip(before, bases, strict=True)]
@@ -72,7 +72,7 @@ def next_bases(before: Sequence[Bits], bases: Sequence[int], after: Sequence[Bit
 
 
 def lists_base(plan: StreamingPlan, running: StreamingPlan, base: int) -> int:
-    """Address of a plan's lists, after the buffers of both plans, and outside the running plan's lists, which start
+    """Address for a plan's lists: after the buffers of both plans, and outside the running plan's lists, which start
     at ``base``. Raises ``RefusedError`` if there is no room."""
     if plan.digest == running.digest:
         return base
@@ -165,9 +165,9 @@ def compile_streaming(plan: StreamingPlan, *, array: Array, factors: Factors = b
     """Compile the lists of a plan from element ``base`` on, by default ``plan.lists``; ``factors`` chooses the
     factors of products.
 
-    With ``recompute``, backward recomputes the outputs of all layers; otherwise only the outputs of the last layer,
-    which its loss needs. Results are bit-identical: the outputs of a ReLU are the inputs of the next layer, whose
-    backward sets the gradients of zero outputs to zero.
+    With ``recompute``, backward recomputes the outputs of all layers; otherwise it recomputes only the outputs of the
+    last layer, which the loss needs. Results are bit-identical: the outputs of a ReLU are the inputs of the next
+    layer, and backward of that layer sets the gradients of zero outputs to zero.
     """
     if array.lanes != plan.worker.lanes:
         raise ValueError(f"Array must have the {plan.worker.lanes} lanes of the plan's worker, not {array.lanes}")
@@ -195,7 +195,7 @@ class _Execution:
 
 
 def entry_of(number: int) -> int:
-    """Entry of a unit in the server's table of counts, or its end if the table has no room."""
+    """Entry of a unit in the server's table of counts, or the end of the table if there is no room."""
     return int(min(number, ENTRIES))
 
 
@@ -215,7 +215,7 @@ class _Builder:
         return Region("activations", self._plan.bank.places[name] + position % 2 * self._plan.distance, words)
 
     def _moves(self, execution: _Execution, *, back: bool) -> list[tuple[Region, Region]]:
-        """Near and far regions of an execution's moves: inputs from far memory (``back``), or outputs to it."""
+        """Near and far regions of an execution's moves: inputs from far memory (``back``), or outputs into it."""
         plan, unit = self._plan, self._plan.units[execution.number]
         layer, top = unit.layer, unit.layer == plan.last
         read, made = [("x", "x", layer)], []
@@ -233,7 +233,7 @@ class _Builder:
         for near, far, number in read if back else made:
             region = plan.far(far, execution.microbatch, number)
             words = region.length
-            if far == "upstream":  # its region has the size of the widest layer
+            if far == "upstream":  # this region has the size of the widest layer
                 words = plan.size(plan.widths[number])
                 region = dataclasses.replace(region, length=words)
             moves.append((self._near(near, words, execution.place), region))
@@ -252,13 +252,13 @@ class _Builder:
                       self._plan.units[number].words)
 
     def _fetched(self, access: int) -> bool:
-        """Whether the unit of an access must be fetched, since its window does not contain it yet."""
+        """Whether the unit of an access must be fetched because its window does not contain it yet."""
         number, backward = self._accesses[access]
         window, earlier = self._plan.windows[backward][number], reversed(self._accesses[:access])
         return next((unit for unit, way in earlier if self._plan.windows[way][unit] == window), None) != number
 
     def _fetch(self, access: int) -> None:
-        """Add the FETCH for an access, if the access exists and needs one."""
+        """Add the FETCH for an access, if there is an access and it needs a FETCH."""
         if access >= len(self._accesses) or not self._fetched(access):
             return
         number, backward = self._accesses[access]

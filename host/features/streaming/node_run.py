@@ -1,7 +1,7 @@
 """Runs of layer streaming on a ring of workers and a server, compared with golden nodes.
 
-Golden workers that hold all layers run the same sets. The loss and the server's counts are compared after each set,
-the server's weights and state before an edit and after each block. The assessor reads the server's own counts.
+Golden workers that hold all layers run the same sets. The loss and the server's counts are compared after each set;
+its weights and state are compared before an edit and after each block. The assessor reads the server's own counts.
 
 Nodes with two program banks receive the lists, programs, new units and settings of the next set while a set runs,
 and an EDIT that all of them must acknowledge before the next set begins. Units keep their addresses on the server
@@ -9,7 +9,7 @@ and an EDIT that all of them must acknowledge before the next set begins. Units 
 the programs of the new structure to workers and server, and the weights and state of all units to the server.
 
 Checkpoints are files that contain a :class:`NodeRun` and all of its nodes between two sets. They can be restored on
-different nodes that compute the same bits, with different speeds of links and far memories and any contents of banks.
+any nodes that compute the same bits, even if the speeds of links and far memories, or the contents of banks, differ.
 """
 
 import contextlib
@@ -79,14 +79,14 @@ Bits = npt.NDArray[np.uint32]
 
 
 def worker_of(config: NodeConfig, *, windows: int = 2) -> Worker:
-    """Memories of a worker, as a plan needs them."""
+    """Worker memories that a plan requires."""
     return Worker(lanes=config.lanes, weight_words=config.memories.weight, gradient_words=config.memories.gradient,
                   activation_words=config.compute.activations, far_words=config.far_words, windows=windows)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Next:
-    """Result of edits: the last edit's number, the new structure and program, and units new to the server."""
+    """Result of edits: number of the last edit, new structure and program, and units new to the server."""
 
     number: int
     structure: Structure
@@ -126,7 +126,7 @@ class NodeRun(GoldenStreaming):
         self._next: _Next | None = None  # result of pending edits
         self._staged = False  # whether the nodes have acknowledged the edits
         self._node_counts: tuple[Mapping[int, Counts], Mapping[int, Counts]] | None = None
-        #: Whether the nodes' bits and counts have been equal to the golden ones so far.
+        #: Whether the nodes' bits and counts have equalled the golden nodes' so far.
         self.same = True
         #: Cycles of each set traced since the run was started or resumed.
         self.times: list[SetTimes] = []
@@ -207,7 +207,7 @@ class NodeRun(GoldenStreaming):
         return self.relay
 
     def resume(self, state: dict[str, Any], *, restored: bool = True) -> None:
-        """Continue from a state, on nodes in which the windows of :meth:`live` have been restored."""
+        """Continue from a state, on nodes with the windows of :meth:`live` already restored."""
         super().resume(state)
         self.same = state["same"]
         self.relay = StreamingRing(self._nodes, self._compiled(self._structure, state["relay"]["lists"]),
@@ -265,14 +265,14 @@ class NodeRun(GoldenStreaming):
         return 2 * (1 + self._optimizer.planes)
 
     def costs(self, times: SetTimes, *, rate: Fraction) -> list[Costs]:
-        """Costs of all units of a set: executions measured in ``times``, and FETCH and PUSH by the formula that
-        chooses microbatches, for a far memory of the server with ``rate`` words per cycle."""
+        """Costs of all units of a set: executions as measured in ``times``, and FETCH and PUSH according to the
+        formula for choosing microbatches, with ``rate`` words per cycle for the server's far memory."""
         return times.costs([link_cycles(unit.words, workers=self._workers, state_words=self._moved, rate=rate,
                                         words_per_parameter=words_per_parameter(unit)) for unit in self.server.units])
 
     def timeline(self, number: int, *, rate: Fraction, far: Far) -> tuple[Run, list[Costs]]:
-        """Timeline of a traced set, and costs of its units: measured executions, modelled packets and moves. The
-        server's far memory moves ``rate`` words per cycle; ``far`` is the pace of the workers' far memories."""
+        """Timeline of a traced set, and costs of its units: with measured executions, and modelled packets and moves.
+        The server's far memory moves ``rate`` words per cycle; ``far`` is the pace of the workers' far memories."""
         report, times = self.reports[number], self.times[number - len(self.reports)]
         costs = times.costs([packet_cycles(unit, workers=self._workers, state_words=self._moved, rate=rate,
                                            zeros=report.pushed[unit.layer].zero_part, lanes=far.lanes)
@@ -280,7 +280,7 @@ class NodeRun(GoldenStreaming):
         return program_run(times.program, costs, far), costs
 
     def compare(self) -> bool:
-        """Compare the server's weights and state with golden ones; return whether all were equal so far."""
+        """Compare the server's weights and state with the golden ones; return whether all have been equal."""
         if self.relay is not None:
             weights, state = self.relay.served(self._optimizer.planes)
             golden = self.server.masters, *zip(*self.server.state, strict=True)
@@ -302,7 +302,7 @@ class StreamingNodes(NamedTuple):
 
     worker: NodeConfig
     server: ServerConfig
-    #: The worker's memories, as a plan needs them.
+    #: The worker's memories, as required by a plan.
     memories: Worker
 
 

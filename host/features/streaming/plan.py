@@ -1,12 +1,12 @@
 """Plans of layer streaming: the use of the memories of workers and their server.
 
-A worker has two windows in its weight memory and two accumulators in its gradient memory; or one of each for every
-unit, so that the whole model stays on the worker, with the same sums. A layer larger than a window is divided by its
-outputs into equal parts of whole memory rows, except for the last layer, whose loss needs all outputs together. The
-activation memory contains two banks of buffers, so that one microbatch can be moved while another is computed, then
-one buffer of recomputed outputs, and then the lists. Buffers that are not used at the same time share addresses
-(:mod:`host.features.compute.memory.plan`). The worker's far memory contains the inputs of all layers, upstream
-gradients, labels and losses of all microbatches.
+A worker has two windows in its weight memory and two accumulators in its gradient memory; or it has a window and an
+accumulator for every unit, so that the whole model stays on the worker, with the same sums. A layer larger than a
+window is divided by its outputs into equal parts of whole memory rows, except for the last layer, since the loss
+needs all outputs together. The activation memory contains two banks of buffers, so that one microbatch can be moved
+while another is computed, then one buffer of recomputed outputs, and then the lists. Buffers that are not used at the
+same time share addresses (:mod:`host.features.compute.memory.plan`). The worker's far memory contains the inputs of
+all layers, upstream gradients, labels and losses of all microbatches.
 """
 
 import dataclasses
@@ -111,7 +111,7 @@ class ListKey:
     outputs: int
     first: int
     width: int
-    #: Whether the list is the backward list of the first layer, and whether it belongs to the last layer.
+    #: Whether the list is the first layer's backward list, and whether the list belongs to the last layer.
     bottom: bool
     top: bool
     #: In backward, whether gradients are added to the sums of an earlier microbatch.
@@ -129,7 +129,7 @@ class StreamingPlan:
     """Plan of the memories of a worker."""
 
     units: tuple[Unit, ...]
-    #: Number of examples in a microbatch, and of microbatches in a set.
+    #: Numbers of examples in a microbatch and of microbatches in a set.
     microbatch: int
     count: int
     worker: Worker
@@ -138,7 +138,7 @@ class StreamingPlan:
 
     @functools.cached_property
     def widths(self) -> dict[int, int]:
-        """Number of outputs of each layer, and number of inputs as layer 0."""
+        """Number of outputs of each layer; layer 0 stands for the inputs."""
         return {0: self.units[0].inputs, **{layer: sum(unit.outputs for unit in units) for layer, units in
                                             itertools.groupby(self.units, lambda unit: unit.layer)}}
 
@@ -193,7 +193,7 @@ class StreamingPlan:
 
     @functools.cached_property
     def windows(self) -> tuple[list[int], list[int]]:
-        """Window of each unit in forward and in backward, by the number of the unit."""
+        """Window of each unit, by unit number, in forward and in backward."""
         sides = list(range(len(self.units))), list(range(len(self.units)))
         if self.worker.resident:
             return sides
@@ -244,7 +244,7 @@ class StreamingPlan:
 
     @property
     def _upstreams(self) -> int:
-        """Number of upstream gradient arrays: two where a layer's parts read one while the next is written."""
+        """Number of upstream gradient arrays: two if parts of a layer read one array while writing the other."""
         return 2 if any(unit.first for unit in self.units) else 1
 
     def far(self, name: str, microbatch: int, layer: int = 0) -> Region:

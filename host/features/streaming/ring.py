@@ -1,7 +1,7 @@
-"""Layer streaming on nodes: sets of a compiled plan on a ring of workers and, as last rank, a server.
+"""Layer streaming on nodes: sets of a compiled plan on a ring of workers and a server, which has the last rank.
 
-Workers run a program of three queues. The server runs only the communicating queue, and its commands wait only for
-each other: a FETCH or a PUSH begins when all nodes have reached it. Inputs and labels are written to the workers' far
+Workers run a program of three queues. The server runs only the communicating queue, where commands wait only for each
+other: a FETCH or a PUSH begins when all nodes have reached it. Inputs and labels are written to the workers' far
 memories through the first bank of buffers, by a MOVE_OUT for each microbatch, and losses are read in the same way.
 """
 
@@ -27,7 +27,7 @@ from sim.golden.features.streaming.streaming import Counts
 __all__ = ["SetOutcome", "SetProgram", "StreamingRing", "node_programs"]
 
 Bits = npt.NDArray[np.uint32]
-#: Number of a worker's commands after which its trace is read.
+#: Number of commands of a worker between two reads of its trace.
 _READ_AFTER = 40
 #: Number of sets that a run and an edit can distinguish; sets are numbered from 0.
 _SETS = 1 << 16
@@ -102,7 +102,7 @@ class StreamingRing:
         self._sets = 0
         self._following: SetProgram | None = None
         self._earlier: int | None = None
-        #: For each edit, its set, and NODE_TIME of the first worker before the edit and after all acknowledgements.
+        #: For each edit: its set, and the first worker's NODE_TIME before the edit and after all acknowledgements.
         self.edited: list[tuple[int, int, int]] = []
         if state is None:
             self._write_lists(lists)
@@ -199,7 +199,7 @@ class StreamingRing:
         self._following = following
 
     def turn(self) -> None:
-        """Switch to the staged program, if there is one, as the nodes do at the next set."""
+        """Switch to the staged program, if there is one, as nodes do at the start of the next set."""
         if self._following is not None:
             following, self._following = self._following, None
             self.lists, self._plan, self.bases = following.lists, following.lists.plan, following.bases
@@ -209,8 +209,8 @@ class StreamingRing:
         """Run a set of ``count`` microbatches, all full except possibly the last, and wait for its end.
 
         If ``traced``, the trace of the first worker is read in parts while the set runs, since a node stores 256
-        records. The steps of :meth:`stage` for the next set are taken ``meanwhile``: one at each event after all
-        nodes have latched the settings of this set, and the remaining ones after the set.
+        records. The steps of :meth:`stage` for the next set (``meanwhile``) are taken one at each event, after all
+        nodes have latched the settings of this set; the remaining steps are taken after the set.
         """
         self.turn()
         plan = self._plan

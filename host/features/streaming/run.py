@@ -79,7 +79,7 @@ class Assessor(Protocol):
         """Return the state on which later changes depend: numbers and strings, in lists and dictionaries."""
 
     def restore(self, state: Any) -> None:
-        """Continue from the state of an assessor with the same parameters."""
+        """Restore the state of an assessor with the same parameters."""
 
 
 def _split(vector: Bits, units: Sequence[Unit], width: int) -> Iterator[Bits]:
@@ -116,8 +116,8 @@ def first_weights(structure: Structure, seed: int) -> list[Bits]:
 def edit_server(server: Server, old: Structure, edit: Edit) -> Structure:
     """Apply an edit to the server's master weights and state, and return the resulting program.
 
-    An added layer is an identity, with bias and state zero: it leaves finite numbers of at least zero unchanged, such
-    as the outputs of a ReLU.
+    An added layer is an identity, with bias and state zero: it leaves finite nonnegative numbers unchanged, such as
+    the outputs of a ReLU.
     """
     new = edited(old, edit.layer, edit.kind, edit.value)
     units, before = list(new.plan.units), _by_layer(old.plan.units)
@@ -137,7 +137,7 @@ def edit_server(server: Server, old: Structure, edit: Edit) -> Structure:
 
 
 def accuracy_of(server: Server, x: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> float:
-    """Fraction of examples with their label scored highest, using the weights that workers receive."""
+    """Fraction of examples with the highest score for their label, with the weights that workers receive."""
     for layer, numbers in _by_layer(server.units).items():
         made = []
         for number in numbers:
@@ -153,7 +153,7 @@ def accuracy_of(server: Server, x: npt.NDArray[np.float32], labels: npt.NDArray[
 
 class GoldenStreaming(Executor[SetReport]):
     """Executor of sets of layer streaming on golden nodes, starting with the program and learning rate of
-    ``structure``. A log's edits are sent a set before they take effect, and edits for set 0 before it."""
+    ``structure``. A log's edits are sent one set before they take effect, edits for set 0 before set 0."""
 
     def __init__(self, data: Dataset, structure: Structure, *, workers: int, optimizer: Optimizer, seed: int = 0,
                  assessor: Assessor | None = None, edits: Sequence[Edit] = ()):
@@ -367,7 +367,7 @@ class Underflow:
 
 
 class Together:
-    """Several assessors; only the first one with changes is used, since changes may renumber layers."""
+    """Several assessors; only the first with proposals is used, since its changes may renumber layers."""
 
     def __init__(self, *assessors: Assessor):
         self._assessors = assessors

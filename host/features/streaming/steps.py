@@ -1,4 +1,4 @@
-"""Runs of layer streaming, from the description to the output files."""
+"""Runs of layer streaming, from a run description to output files."""
 
 from fractions import Fraction
 from pathlib import Path
@@ -126,7 +126,7 @@ class _StreamingRun:
                 self.checkpointer.write()
 
     def _report(self, run: NodeRun) -> dict[str, Any]:
-        """Report the steps so far; call it between steps, since golden nodes are ahead within a step."""
+        """Report the steps so far; must be called between steps, since golden nodes are ahead during a step."""
         accuracy, same = run.accuracy, run.same
         self.verdict = (f"{accuracy:.2%} of test examples · nodes have {'the' if same else 'OTHER'} bits "
                         f"{'of' if same else 'than'} golden ones · {' · '.join(edit.line for edit in run.log)}")

@@ -5,19 +5,19 @@ server. A unit is a layer, or a part of its outputs. The link transfers one unit
 weights into one of two windows, PUSH sends its gradients from one of two accumulators to the server. A unit's
 microbatches are executed one after another.
 
-- FETCH of a unit starts when the window that it overwrites has been used for the last time. This is not the window
-  of the previous execution. A unit that is still in a window is not fetched.
-- An execution starts when the unit's weights have arrived; backward also requires an empty accumulator, and so
-  waits for the PUSH of the second unit before it.
+- FETCH of a unit starts when the window that it overwrites is no longer needed. This is not the window of the
+  previous execution. A unit that is still in a window is not fetched.
+- An execution starts when the unit's weights have arrived; backward also requires an empty accumulator, and therefore
+  waits for the PUSH of the unit two before.
 - PUSH of a unit precedes the FETCH for the execution after the next one: backward of layer l, then PUSH(l), then
   FETCH(l - 2).
 - A set begins when the last PUSH of the previous set has ended.
 
 :func:`streaming_timeline` models only layers. In :func:`program_run` a worker's program determines the operations and
-their order. Executions take given cycles, FETCH and PUSH the cycles of their packets, and moves the cycles of the far
-memory: outputs of a layer must be moved out before they can be moved in as inputs of the next one. Without moves and
-without cycles between commands, both timelines are the same. :func:`set_times` returns the cycles of a set that a
-worker has traced.
+their order. Executions take the given cycles, FETCH and PUSH take the cycles of their packets, and moves take the
+cycles of the far memory: outputs of a layer must be moved out before they can be moved in as inputs of the next one.
+Without moves and without cycles between commands, both timelines are the same. :func:`set_times` returns the cycles
+of a set that a worker has traced.
 """
 
 import collections
@@ -84,7 +84,7 @@ def link_cycles(words: int, *, workers: int, state_words: int = 2, rate: Fractio
     the results of :func:`packet_cycles`.
 
     During PUSH the server's far memory, with ``rate`` words per cycle, moves 2 state words per parameter for SGD, 4
-    for momentum, 6 for Adam. A parameter is ``words_per_parameter`` words in FETCH, depending on its format, and
+    for momentum, 6 for Adam. A parameter takes ``words_per_parameter`` words in FETCH, depending on its format, and
     ``pushed`` words in PUSH.
     """
     if workers < 1:
@@ -116,8 +116,8 @@ def costs_of(units: Sequence[Unit], *, workers: int, microbatch: int, macs: int,
 
 
 def microbatches(costs: Sequence[Costs]) -> int:
-    """Smallest number of microbatches that hides the link: at least fetch / forward, and (fetch + push) / backward,
-    for the unit that takes longest on the link, assuming equal neighbours."""
+    """Smallest number of microbatches that hides the time on the link: at least fetch / forward and (fetch + push) /
+    backward, for the unit that takes longest on the link, assuming that its neighbours are equal to it."""
     if not costs:
         raise ValueError("Units must be one or more, not none")
     longest = max(costs, key=lambda cost: cost.fetch + cost.push)
@@ -145,7 +145,7 @@ class Event:
 class Run:
     """Timeline of a set that starts at cycle 0."""
 
-    #: Events in the order of the link and of the executions.
+    #: Events, in the order of the link and in the order of executions.
     events: tuple[Event, ...]
 
     @property
@@ -271,7 +271,7 @@ SUM = constant("layer streaming", 180, "a PUSH, in addition to its words", _TRAC
 PUSH_HOP = constant("layer streaming", 76, "a PUSH, for each worker", _TRACES)
 UPDATE = constant("layer streaming", 20, "an update in a server's far memory, in addition to its words", _TRACES)
 READ = constant("layer streaming", 279, "the start of a PUSH to its gradients at the server", _TRACES)
-#: Number of elements that a server reads ahead from each far memory before gradients arrive.
+#: Number of elements that a server prefetches from each far memory before gradients arrive.
 AHEAD = 422
 
 
@@ -296,8 +296,8 @@ def packet_cycles(unit: Unit, *, workers: int, state_words: int = 2, rate: Fract
     """Cycles of FETCH and of PUSH as sums over their packets, in rows of ``lanes``. The constants are fitted to
     gateware with links of 16 cycles.
 
-    State words and rate are as for :func:`link_cycles`. The fraction ``zeros`` of the summed gradients is zero, and
-    is not sent by PUSH.
+    State words and rate are as for :func:`link_cycles`. A fraction ``zeros`` of the summed gradients is zero; PUSH
+    does not send zeros.
     """
     words, heads = unit.words, PACKET_OVERHEAD * -(-unit.words // SEGMENT)
     coded = words if unit.format == RAW else WEIGHT_CODECS[unit.format].max_words(words)
@@ -325,7 +325,7 @@ def program_run(program: CompiledProgram, costs: Sequence[Costs], far: Far | Non
     Without a pace, moves take no time.
 
     There are ``gap`` cycles between two commands of a queue, and ``delay`` cycles from the end of a command to the
-    start of another one that has waited for it.
+    start of a command that has waited for it.
     """
     tasks = [[instruction.task for instruction in queue] for queue in program.queues]
 
@@ -357,9 +357,9 @@ class SetTimes:
 
     @property
     def links(self) -> dict[tuple[str, int], int]:
-        """Cycles of ``fetch`` and ``push`` by unit. For FETCH the minimum is given. A PUSH ends on a worker before
-        the server has updated its weights, so its cycles extend to the end of the next FETCH, minus that
-        FETCH's own cycles. A unit without a FETCH after its PUSH is omitted."""
+        """Cycles of ``fetch`` and ``push`` by unit. FETCH has its minimum cycles. A PUSH ends on a worker before the
+        server has updated its weights, so the cycles of a PUSH extend to the end of the next FETCH, minus the cycles
+        of that FETCH itself. A unit without a FETCH after its PUSH is omitted."""
         on_link = [event for event in self.run.events if event.kind in ("fetch", "push")]
         result: dict[tuple[str, int], int] = {}
         for event in on_link:
@@ -382,7 +382,7 @@ class SetTimes:
 
 
 def _spans(records: Sequence[TraceRecord]) -> dict[int, tuple[int, int]]:
-    """Start and end of each command by its tag, in cycles relative to the first record; times wrap."""
+    """Start and end of each command by its tag, in cycles after the first record; times wrap around."""
     origin = records[0].time
     starts: dict[int, int] = {}
     ranges: dict[int, tuple[int, int]] = {}

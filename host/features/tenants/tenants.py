@@ -47,7 +47,7 @@ _RESET = {entry.name: from_bits(entry, np.array([entry.reset], np.uint32), integ
 
 _PATIENCE = 100_000  # cycles within which a node must complete a QUIESCE
 
-_TRIES = 1_000  # maximum requests until a far memory has given all answers
+_TRIES = 1_000  # maximum number of requests while answers of a far memory are outstanding
 
 
 class NotAtRestError(DeviceError):
@@ -55,7 +55,7 @@ class NotAtRestError(DeviceError):
 
 
 class TenantDevice(Device):
-    """A node that its privileged host uses for the job of a tenant.
+    """A node, as used by its privileged host for the job of a tenant.
 
     Requests are made on behalf of the tenant, except for writes of privileged registers. A ring of such devices can
     be used like a ring without tenants while the nodes execute the tenant's commands. Addresses are relative to the
@@ -105,7 +105,7 @@ class TenantHost:
         """Give a tenant windows, filled with zeros, which replace its current ones.
 
         Windows have a base and a length for each memory, in elements: multiples of 32, within the memory, and
-        disjoint from the other tenant's. The other memories have none; ``far`` is for nodes that move activations.
+        disjoint from the other tenant's. Other memories have none; ``far`` is for nodes that move activations.
 
         Raises ``NotAtRestError`` if a node is busy, or if it has events and a window is in its far memory. In that
         case nothing is changed.
@@ -133,8 +133,8 @@ class TenantHost:
     def change(self, tenant: int) -> None:
         """Make the nodes execute the commands of another tenant, or with 0 the commands of this host.
 
-        The settings and flags of the previous tenant are saved, and the new tenant's are restored; initially
-        these are the values after reset. Programs are overwritten in all banks, links are reset, counters are
+        The previous tenant's settings and flags are saved, and the new tenant's settings and flags are restored;
+        initially they have their reset values. Programs are overwritten in all banks, links are reset, counters are
         cleared, and gradients that wait for a round are dropped. Raises ``NotAtRestError`` if a node is busy, has
         events, or waits for answers of its far memory; nothing is changed then.
         """
@@ -164,7 +164,7 @@ class TenantHost:
             device.write_register("BUDGET", cycles)
 
     def quiesce(self) -> None:
-        """Wait for all previous commands, on behalf of the current tenant. Its events must have been taken."""
+        """Wait for all previous commands of the current tenant. The tenant's events must have been taken."""
         for device in self._devices:
             device.push(Command(operation=Operation.QUIESCE, tenant=self.tenant))
         for device in self._devices:
@@ -211,7 +211,7 @@ class TenantHost:
         """Wait for answers of the far memory; the node is busy until they have arrived."""
         for _ in range(_TRIES):
             with contextlib.suppress(ProgramRunningError):
-                device.write_register("WINDOW", 0)  # this write sets no window
+                device.write_register("WINDOW", 0)  # the value 0 sets no window
                 return
         raise NotAtRestError(f"{device.name}: the far memory must give the answers that it owes")
 

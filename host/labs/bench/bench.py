@@ -75,7 +75,7 @@ _UNIT_LIMIT = 1.05
 #: Sparse gradients; nonzero positions differ between nodes, so sums have fewer zeros after each hop.
 _APART = "sparse apart"
 
-#: Minimum effective bandwidth of an all-reduce relative to the link's, by codec and kind of the gradients.
+#: Minimum effective bandwidth of an all-reduce relative to the link bandwidth, by codec and kind of gradients.
 _BANDWIDTH = {(ZERO_VALUE, "dense"): 0.95, (ZERO_VALUE, "sparse"): 5.0, (ZERO_VALUE, _APART): 1.0,
               ("mx9", "dense"): 3.35}
 
@@ -140,9 +140,9 @@ def update_bound(ring: Ring, traffic: golden.Traffic, length: int) -> int:
 
           (N - 1) / N · K / S · (max(G, S / lanes) + max(W, S / lanes))
 
-      with G words of a segment's gradients, 33/32 · S of dense ones in zero-value form, and W words of its weights, S
-      of raw ones: see the codecs of :mod:`hdl.compression.registry`. The words of a table depend on the weights. The
-      bound does not include reading a codebook, or the latency of encoders and decoders.
+      with G words of a segment's gradients (33/32 · S if dense, in zero-value form), and W words of its weights (S if
+      raw): see the codecs of :mod:`hdl.compression.registry`. The words of a table depend on the weights. The bound
+      does not include reading a codebook, or the latency of encoders and decoders.
     - The optimizer: number of elements of the largest block, ceil(K / N) in groups of 32, times
       ``optimizer.interval``, divided by ``optimizer.lanes``.
     """

@@ -1,7 +1,7 @@
-"""Cycles of fused updates in two dimensions, compared with a flat ring and with their own commands.
+"""Cycles of fused updates in two dimensions, compared with a flat ring and with separate commands.
 
 A row ``grid.fused_update`` is compared with the fused update of the flat ring through all nodes. A row
-``grid.commands`` compares the three commands, queued one after another, with the sum of the commands run alone.
+``grid.commands`` compares the three commands, queued one after another, with the sum of their separate cycles.
 """
 
 import math
@@ -40,14 +40,14 @@ _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.1,
 def limit(row: dict[str, Any]) -> float:
     """Return the maximum ratio of a row.
 
-    An update with a codec of weights has no limit: in one of its commands the optimizer, one weight per cycle, and
-    the decoder, one word per cycle of all blocks, take longer than links; in a flat ring both run simultaneously.
+    An update with a codec of weights has no limit: in one of its commands the optimizer (one weight per cycle) and
+    the decoder (one word per cycle, for all blocks) take longer than links; in a flat ring, both run simultaneously.
     """
     return math.inf if row["name"] == UPDATE and "weights raw" not in row["config"] else _LIMITS[row["name"]]
 
 
 def measure(grid: GridNodes, length: int = LENGTH) -> dict[str, list[int]]:
-    """Measure the cycles of dense updates: in a flat ring, and for each command of a grid, one by one (``alone``) and
+    """Measure the cycles of dense updates: in a flat ring, and per command of a grid, run one by one (``alone``) and
     queued. Also return the words that each node of the grid sends for one update."""
     generator = np.random.default_rng(0)
     gradients = list(generator.standard_normal((grid.nodes, length)).astype(np.float32))
@@ -83,7 +83,7 @@ def measure(grid: GridNodes, length: int = LENGTH) -> dict[str, list[int]]:
 
 
 def rows(*, announce: Callable[[str], None] = lambda stage: None) -> list[dict[str, Any]]:
-    """Measure the rows of the benchmark; the bound is the measurement with which the grid is compared."""
+    """Measure the rows of the benchmark. The bound of a row is the measurement that the grid is compared with."""
     result = []
     for weights, gradients in CODECS:
         config = NodeConfig(weights=Weights(codec=weights), gradients=gradients, topology=Grid())

@@ -1,10 +1,10 @@
 """Training of centroid tables on a ring: the accuracy lost if layers store indices instead of weights.
 
 For each seed the lab trains the digits classifier, 64-64-10, clusters the weights of each layer, and trains the
-tables, one for each layer and equal on all nodes, with fixed assignments. In both parts the nodes of a simulated ring
-compute, sum the gradients and update the parameters; they are compared with the golden model after each step, and
-count their multiplications with centroids. With ``--compute host`` the host computes products and gradients by the
-golden models, with bit-identical results.
+tables with fixed assignments; each layer has one table, equal on all nodes. In both parts, the nodes of a simulated
+ring compute, sum the gradients and update the parameters; they are compared with the golden model after each step,
+and count their multiplications with centroids. With ``--compute host`` the host computes products and gradients with
+the golden models; the results are bit-identical.
 
 Rows of seeds are stored in build/centroids/tables.json, and used by later runs with the same options.
 """
@@ -73,7 +73,7 @@ class CentroidClassifier(Classifier):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """Results of one seed."""
+    """Results for one seed."""
 
     seed: int
     #: Test accuracy of the dense perceptron, after clustering of its weights, and after training of the tables.
@@ -88,8 +88,8 @@ class Row:
     steps: int  # steps in the training of tables
     #: Mean compute cycles of a step with tables, on the slowest node; 0 if the host computes.
     cycles: float
-    #: Multiplications with centroids counted by nodes, per output of a product or of the sums for gradients; 0 if the
-    #: host computes.
+    #: Multiplications with centroids, as counted by nodes, per output of a product or of the sums for gradients; 0 if
+    #: the host computes.
     multiplications: float
 
 
@@ -105,7 +105,7 @@ def compare(ring: Ring, data: Dataset, dense: TrainingConfig, tables: TrainingCo
     def sent(training: Training) -> float:
         return float(np.mean([step.words_sent for step in training.steps]))
 
-    # Forward products and products for table gradients have one result per output, backward products one per input.
+    # Forward products and products for table gradients have one result per output; backward products, one per input.
     outputs = tables.epochs * task.examples * sum(
         2 * layer.outputs + layer.inputs * (layer.number > 1) for layer in task.layers)
     return Row(seed=dense.seed, dense=first.measures[-1], clustered=clustered, trained=second.measures[-1],
@@ -116,7 +116,7 @@ def compare(ring: Ring, data: Dataset, dense: TrainingConfig, tables: TrainingCo
 
 
 def nodes_for(dense: TrainingConfig, tables: TrainingConfig, *, centroids: int, nodes: int) -> NodeConfig:
-    """Configure nodes for both parts of a seed, with room for lists and indices if nodes compute."""
+    """Configure nodes for both trainings of a seed, with memory for lists and indices if nodes compute."""
     node, data = NodeConfig(), digits()
     if tables.compute == HOST:
         return node
@@ -162,7 +162,7 @@ class TableOptions(Section):
                              f"of these, or --compute host")
 
     def configs(self, seed: int) -> tuple[TrainingConfig, TrainingConfig]:
-        """Training configurations of the dense weights, and of the tables."""
+        """Configurations for training the dense weights and the tables."""
         return TrainingConfig(seed=seed, compute=self.compute), TrainingConfig(
             epochs=self.epochs, seed=seed, compute=self.compute,
             optimizer=SGD(learning_rate=self.learning_rate, momentum=0.9))
@@ -195,7 +195,7 @@ def centroids_lab(
 
 
 def _kept(path: Path, fields: dict[str, Any]) -> dict[int, Row]:
-    """Read the rows of an earlier run with the same options, by seed."""
+    """Read the rows of an earlier run with the same options, keyed by seed."""
     try:
         content = json_files.read_sealed(path)
     except (FileNotFoundError, ValueError):

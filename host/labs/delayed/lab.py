@@ -1,9 +1,9 @@
 """Cycles of a training step with weights that lack the latest updates, on simulated nodes.
 
 The lab runs several overlapping passes of a deep network, with different numbers of delayed layers, and prints the
-cycles of a pass next to the cycles of the serial schedule, the bound, and the versions of the weights with which the
-layers have computed. Compute is modelled, with dense random gradients; with ``--compute node`` the nodes' engines
-compute, on random inputs.
+cycles of a pass, the cycles of the serial schedule, the bound, and the versions of the weights that the layers have
+computed with. Computation is only modelled, and gradients are dense and random; with ``--compute node``, the engines
+of the nodes compute on random inputs.
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ class Row:
     communicate: float
     #: Number of commands in the communicating queue.
     commands: int
-    #: Number of updates that the weights of each layer lack in the last pass.
+    #: For each layer, the number of updates that its weights lack in the last pass.
     versions: list[int]
 
     @property
@@ -69,8 +69,8 @@ class Row:
 
 
 class Bench:
-    """Nodes with two queues, master weights and versions, on which a network is measured. The second copy of the
-    weights is stored ``distance`` elements after the first."""
+    """Nodes for measuring a network, with two queues, master weights, and versions of the weights. The second copy of
+    the weights is stored ``distance`` elements after the first."""
 
     def __init__(self, ring: Ring, layers: Sequence[Dense], costs: Costs, *, distance: int):
         self._ring = ring

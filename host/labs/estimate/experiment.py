@@ -14,7 +14,7 @@ __all__ = ["REGISTERS", "Bench", "Row", "check_delay", "compare", "rates_of", "r
 REGISTERS = {"link": ("THROTTLE_LINK", 0), "memory": ("THROTTLE_MEMORY", 0), "compute": ("THROTTLE_COMPUTE", 0),
              "optimizer": ("THROTTLE_COMPUTE", 16), "host": ("THROTTLE_HOST", 0)}
 
-_LONGEST, _QUIET = 255, 300  # longest delay of a link; cycles without words after which a new delay takes effect
+_LONGEST, _QUIET = 255, 300  # longest delay of a link; cycles without words until a new delay takes effect
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,14 +27,14 @@ class Row:
     length: int  # parameters of the network
     overlapped: bool  # whether computation and communication overlap
     alpha: float  # factor by which the throttled cycles are multiplied
-    #: Cycles on the execution machine: without throttles, with throttles, and with all rates halved once more.
+    #: Cycles on the execution machine: without throttles, with throttles, and with all throttled rates halved again.
     execution: float
     first: float
     second: float
-    #: Estimated cycles of the target, and the throttled cycles times alpha.
+    #: Estimated cycles on the target, and the throttled cycles times alpha.
     estimate: float
     plain: float
-    #: Estimates by single metrics: the cycles of the execution machine, scaled by the ratio of both rates.
+    #: Estimates by single metrics: the cycles of the execution machine, scaled by the ratio of the machines' rates.
     singles: dict[str, float]
     truth: float  # measured cycles of the target
 
@@ -54,7 +54,7 @@ class Row:
 
 
 def throttle(opened: Opened, registers: dict[str, int], *, delay: int = 0) -> None:
-    """Set the throttles of all nodes, and the delay of their links."""
+    """Set the throttles and the link delay of all nodes."""
     values: dict[str, int] = {}
     for metric, (name, bit) in REGISTERS.items():
         values[name] = values.get(name, 0) | registers.get(metric, 0) << bit
@@ -65,7 +65,7 @@ def throttle(opened: Opened, registers: dict[str, int], *, delay: int = 0) -> No
 
 
 def check_delay(execution: Machine, target: Machine) -> int:
-    """Cycles by which the execution machine's links must be delayed to have the target's latency."""
+    """Number of cycles to delay the execution machine's links by, to match the target's latency."""
     delay = target.latency - execution.latency
     if not 0 <= delay <= _LONGEST:
         raise ValueError(f"Latency of {target.name} must be {execution.latency} to {execution.latency + _LONGEST} "
@@ -90,7 +90,7 @@ class Bench:
         return self._known[case]
 
     def throttled(self, case: Case, registers: dict[str, int], *, delay: int) -> float:
-        """Measure the cycles of a throttled step, which starts from the weights of a step without throttles."""
+        """Measure the cycles of a throttled step. It starts from the same weights as a step without throttles."""
         measured = self._run(case, registers, delay)
         if measured.weights != self.untouched(case).weights:
             raise AssertionError(f"Weights of {case} differ with throttles {registers}")
@@ -116,8 +116,8 @@ class Bench:
 
 def rates_of(execution: Machine, target: Machine,
              cases: Iterable[Case]) -> list[tuple[dict[str, Fraction], dict[str, Fraction]]]:
-    """Rates of the execution machine and of a target, for each program. Raises ``ValueError`` if one of the machines
-    cannot run a program, or if the target cannot be estimated by the execution machine."""
+    """Rates of the execution machine and of a target, for each program. Raises ``ValueError`` if a machine cannot run
+    a program, or if the execution machine cannot estimate the target."""
     check_delay(execution, target)
     pairs = []
     for case in cases:
@@ -132,7 +132,7 @@ def rates_of(execution: Machine, target: Machine,
 def compare(bench: Bench, target: Machine, cases: Iterable[Case], *,
             announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
     """Estimate programs on a target, which is then built and run as well. Raises ``ValueError``, before anything is
-    built, if the target cannot run a program, or cannot be estimated by this machine."""
+    built, if the target cannot run a program, or if this machine cannot estimate it."""
     cases, execution = list(cases), bench.machine
     rates, delay = rates_of(execution, target, cases), check_delay(execution, target)
     announce(f"{target.name}: build and run")

@@ -18,7 +18,7 @@ from host.schema import Schema
 
 __all__ = ["BARS", "SCHEMA", "describe", "draw", "estimate_lab", "limit", "summary", "tables"]
 
-#: Maximum relative deviations from the measurement, by the minimum number of parameters for which they apply.
+#: Maximum relative deviations from the measurement, by the minimum number of parameters that they apply to.
 BARS = {"targets": {1024: 0.03, 0: 0.06}, "ratios": {0: 0.02}}
 
 _TITLES = {"targets": "Targets that are really built", "ratios": "Faster compute next to the same link"}
@@ -84,7 +84,7 @@ def tables(kind: str, rows: Sequence[Row]) -> list[Table]:
 
 
 def summary(kind: str, rows: Sequence[Row]) -> str:
-    """Count rows and targets within their limits, and programs with estimates better than any single metric's."""
+    """Count rows and targets within their limits, and programs with estimates better than any single metric."""
     names = dict.fromkeys(row.target for row in rows)
     better = [name for name in names if all(row.better for row in rows if row.target == name)]
     worst = max(rows, key=lambda row: abs(row.error(row.estimate)))

@@ -64,7 +64,7 @@ EXECUTION = Machine(name="8 MACs", node=_THROTTLED)
 RATIOS = ((8, 12), (8, 16), (4, 16))
 
 
-#: Targets. If only links differ, the nodes are the execution machine's, with throttles off.
+#: Targets. If only links differ, a target has the execution machine's nodes, with throttles off.
 TARGETS = (
     Machine(name="16 MACs", node=NODE.replace(compute={"rows": 4})),
     Machine(name="4 MACs", node=NODE.replace(compute={"rows": 1})),
@@ -82,7 +82,7 @@ TARGETS = (
 class SlowPortNode(wiring.Component):
     """A node without throttles whose host port moves one word each way in ``cycles`` cycles, at least 2.
 
-    It has the interface of :class:`~hdl.node.Node`.
+    It has the same interface as :class:`~hdl.node.Node`.
     """
 
     def __init__(self, config: NodeConfig, *, cycles: int):
@@ -106,8 +106,8 @@ class SlowPortNode(wiring.Component):
 
 
 def built(machine: Machine, announce: Callable[[str], None] = lambda stage: None) -> Library:
-    """Build the library of a machine's ring. Nodes without throttles use the processor's arithmetic, which gives the
-    same bits and cycles, and is built faster."""
+    """Build the library of a machine's ring. Nodes without throttles use the processor's arithmetic: bits and cycles
+    are the same, and the library is built faster."""
     if machine.host == 1:
         node, identity = node_of(machine.node), f"Node({machine.node})"
     else:

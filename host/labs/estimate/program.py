@@ -1,4 +1,4 @@
-"""Programs whose time is estimated: a training step of a perceptron, by a schedule."""
+"""Programs for time estimates: a training step of a perceptron, executed according to a schedule."""
 
 import dataclasses
 import functools
@@ -28,7 +28,7 @@ __all__ = ["NETWORKS", "Case", "Measured", "Step", "check", "compute_cycles", "p
 #: Widths of perceptrons, by number of parameters.
 NETWORKS = {256: (8, 16, 5), 1024: (24, 32, 6), 4832: (64, 64, 10)}
 
-#: Number of runs of a step with at most ``_SHORT`` parameters; in longer steps the start of nodes is negligible.
+#: Number of runs of a step with at most ``_SHORT`` parameters; for longer ones, start times are negligible.
 _RUNS, _SHORT = 4, 1024
 
 _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.125, learning_rate=0.01, first_decay=0.9)
@@ -39,10 +39,10 @@ class Case:
     """A program, given by its network and schedule."""
 
     length: int  # number of parameters of the network: a key of :data:`NETWORKS`
-    overlapped: bool  # whether layers are updated while other layers compute, or all after the last one
+    overlapped: bool  # whether layers are updated while other layers compute, rather than all after the last layer
     #: Multiply-adds per cycle modelled by COMPUTE; 0 if the nodes' engines compute.
     macs: int = 0
-    examples: int = 8  # number of examples of each node
+    examples: int = 8  # number of examples on each node
 
     @property
     def layers(self) -> list[Dense]:
@@ -62,7 +62,7 @@ def _lists(machine: Machine, case: Case) -> Lists:
 
 
 def check(machine: Machine, case: Case) -> None:
-    """Raise ``ValueError`` if a machine, which need not be built yet, cannot run a case."""
+    """Raise ``ValueError`` if a machine, which may not have been built yet, cannot run a case."""
     node, words = machine.node, case.length * (2 if case.macs else 1)
     if node.queues < 2:
         raise ValueError(f"Nodes of {machine.name} must have two queues to run programs, not {node.queues}")
@@ -85,7 +85,7 @@ def check(machine: Machine, case: Case) -> None:
 
 @functools.cache
 def compute_cycles(machine: Machine, case: Case) -> int:
-    """Cycles of all compute commands of a step, by the golden models of the engine, with idle memories."""
+    """Cycles of a step's compute commands according to the engine's golden models, with idle memories."""
     if case.macs:
         costs = Costs(examples=case.examples, macs=case.macs)
         return sum(costs.compute(layer.multiplications(backward=backward))
@@ -106,8 +106,8 @@ def compute_cycles(machine: Machine, case: Case) -> int:
 class Measured:
     """Result of a measured step."""
 
-    #: Cycles from the first input word at the host ports, or from the first start of a command if gradients were
-    #: staged, to the last end of a command; the mean of several runs in which nodes start at different times.
+    #: Cycles from the first input word at the host ports (or, if gradients were staged, from the first start of a
+    #: command) to the last end of a command; the mean of several runs with different start times of the nodes.
     cycles: float
     weights: bytes
 
@@ -148,12 +148,12 @@ class Step:
     def _measure(self) -> tuple[int, bytes]:
         begun, run = self.run()
         cycles = known(run.outcome.cycles)
-        if self._computer is not None:  # nodes count time from the first cycle of the simulation on
+        if self._computer is not None:  # the time of a node starts with the first cycle of the simulation
             cycles = max(record.time for trace in run.traces for record in trace) - begun
         return cycles, self._ring.memory.read_weights(self._length).tobytes()
 
     def run(self) -> tuple[int, Passes]:
-        """Run the step once; return the first cycle of its inputs, and the passes of the program."""
+        """Run the step once; return the cycle of its first input word, and the passes of the program."""
         self._ring.collectives.distribute(self._weights)
         self._ring.memory.clear_state(self._length)
         begun = self._opened.simulation.cycle

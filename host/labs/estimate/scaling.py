@@ -1,4 +1,4 @@
-"""Time of a program on a target machine, from runs on one that is throttled to equal proportions.
+"""Time of a program on a target, estimated from runs on a machine throttled to its proportions.
 
 Machine e executes the program, and machine t is the target. Both have a rate for each part: words per cycle of a
 link, elements per cycle of a memory, programs per cycle of compute. Throttles can only slow e down, so the ratio of
@@ -6,15 +6,15 @@ its rates to the rates of t is
 
     alpha = min(e_i / t_i),
 
-and part i of e is throttled to alpha * t_i. Latencies are t's own in cycles, and are not scaled. A run at these
-rates takes time T1, which includes a constant that does not depend on the rates. A second run, with every rate halved
-once more, takes T2 and separates the constant, since T(s) = a + b * s for rates s times slower than t's:
+and part i of e is throttled to alpha * t_i. Latencies in cycles are equal to t's, and are not scaled. A run at these
+rates takes time T1, which includes a constant that does not depend on the rates. A second run, with all rates halved
+again, takes T2. The two runs separate the constant, since T(s) = a + b * s for rates s times slower than t's:
 
     T = alpha * (T2 - T1) + 2 * T1 - T2.
 
-alpha * T1 on its own would assume a = 0. Sources: US 2020/0065214 A1 (performance of a target from an execution
-system with metrics throttled to one ratio), whose form alpha * T1 is corrected here. US 10,453,167 B2 (only the ratio
-of compute to link, emulated by delays of transfers) is the case in which e and t differ only in compute.
+Estimating alpha * T1 would assume a = 0. Sources: US 2020/0065214 A1 (performance of a target from an execution
+system with metrics throttled to one ratio); its formula alpha * T1 is corrected here. US 10,453,167 B2 (only the
+ratio of compute to link, emulated by delays of transfers) is the case in which e and t differ only in compute.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ class Throttled:
     shares: dict[str, Fraction]  # fraction of each part's full rate: more than 0, and 1 for at least one part
 
     def registers(self, *, slower: int = 1) -> dict[str, int]:
-        """Working cycles of each part in 65,536, ``slower`` times slower; 0 means that the part is not throttled."""
+        """Number of each part's working cycles in 65,536, if it is ``slower`` times slower; 0 means not throttled."""
         return {metric: _register(metric, share / slower) for metric, share in self.shares.items()}
 
 
@@ -62,5 +62,5 @@ def throttled(execution: Mapping[str, Fraction], target: Mapping[str, Fraction])
 
 
 def estimate(alpha: Fraction, first: float, second: float) -> float:
-    """Compute the time on the target from the times at throttled rates, and at half of these rates."""
+    """Compute the time on the target from the times at the throttled rates and at half these rates."""
     return float(alpha) * (second - first) + 2 * first - second

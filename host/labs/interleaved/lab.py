@@ -1,5 +1,5 @@
-"""Fused updates in the interleaved order, measured with credits and compared with the default order, and modelled in
-slots. The results are the table of docs/ring/interleaved.md."""
+"""Fused updates in the interleaved order: measured with credits, compared with the default order, and modelled with
+slots. The results are the table in docs/ring/interleaved.md."""
 
 import dataclasses
 import functools
@@ -45,7 +45,7 @@ def measure() -> Iterator[tuple[Case, int, int]]:
 
 
 def modelled(case: Case) -> dict[str, int]:
-    """Model cycles in slots; packets have the size of dense ones, since all slots have the same length."""
+    """Model cycles with slots. All packets are as long as dense ones, since all slots have the same length."""
     form = MX9 if case.codec == "mx9" else DENSE
     update = functools.partial(slot_cycles, case.length, case.nodes, latency=LATENCY, form=form)
     return {"one lap": update(laps=1).cycles, "two laps": update().cycles,

@@ -1,5 +1,5 @@
-"""Collectives on simulated rings of more than 16 nodes, an all-reduce and a fused update. Bits and words are compared
-with the golden model, cycles with the prediction, and the speed of the simulation is measured (``make large-rings``).
+"""An all-reduce and a fused update on simulated rings of more than 16 nodes (``make large-rings``). Bits and words
+are compared with the golden model, and cycles with the prediction; the simulation speed is measured.
 """
 
 import sys
@@ -26,8 +26,8 @@ _SCALARS = {"rule": Rule.SGD, "gradient_scale": 0.25, "learning_rate": 0.1}
 
 
 def _run(session: Session, kind: Collective, gradients: np.ndarray, weights: np.ndarray) -> tuple[int, int, float]:
-    """Run a collective; return its cycles, words of the node that sends the most, and cycles simulated per processor
-    second. Raises ``ValueError`` if a bit is wrong."""
+    """Run a collective; return its cycles, the words that the busiest node sends, and the cycles simulated per
+    processor second. Raises ``ValueError`` if a bit is wrong."""
     ring, length = session.ring, len(weights)
     ring.memory.write_weights(weights)
     ring.memory.write_gradients(list(gradients))

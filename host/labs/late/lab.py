@@ -1,8 +1,8 @@
-"""Loss and accuracy over cycles by treatment of late gradients, on golden or simulated nodes.
+"""Loss and accuracy against cycles for each treatment of late gradients, on golden or simulated nodes.
 
 The lab trains the digits classifier on a ring with a straggler for a number of cycles, with each treatment of late
-gradients: wait for them, drop them, or apply them in a later round. Time is modelled: a computation takes the cycles
-of an engine times the straggler's factor, and rounds are closed by the rules of
+gradients: waiting for them, dropping them, or applying them in a later round. Time is modelled: a computation takes
+the cycles of an engine times the straggler's factor, and rounds are closed by the rules of
 :class:`sim.golden.features.quorum.rounds.Closer`. Golden nodes compute sums, weights and updates.
 
 With ``--simulated``, nodes select the gradients of a round, and all cycles except computations are measured.
@@ -55,7 +55,7 @@ _number = number(-1e300, 1e300)
 _RUN = having(skew=_number, late=choice(_COLOURS), cycles=several(_number, 1, 1 << 22),
               losses=several(optional(_number), 1, 1 << 22), measured=several(several(_number, 2, 2), 1, 1 << 22))
 _RUNS = several(_RUN, 1, 1024)
-#: Number of points in a mean over seeds, since updates end in different cycles for each seed.
+#: Number of points at which seeds are averaged, since the updates of each seed end in different cycles.
 _POINTS = 120
 
 
@@ -86,7 +86,7 @@ class _ModelledExecutor(Executor[None]):
 
     def execute(self, first: int, batches: Sequence[Batch]) -> list[None]:
         number, config, ring = first - 1, self._config, self._ring  # rounds are numbered from 0
-        # Each worker starts for this round immediately, or after its computation unless the round is closed by then.
+        # Each worker starts to compute immediately, or after its current computation unless the round has closed.
         for cycle, rank in sorted((max(free, self._now), rank) for rank, free in enumerate(self._free)):
             known = self._closer.time(number, self._now)
             if known is None or cycle < known:
@@ -168,7 +168,7 @@ def table(results: dict[tuple[float, Late], list[Outcome]]) -> Table:
 
 
 def draw_runs(report: dict[str, Any], path: Path) -> None:
-    """Draw the loss of each seed, smoothed over several updates, and the mean; one panel for each skew."""
+    """Draw the smoothed loss of each seed, and the mean of all seeds, in one panel for each skew."""
     skews = sorted({run["skew"] for run in report["runs"]})
     with picture(path, size=(6 * len(skews), 4.5), columns=len(skews),
                  title="Loss over cycles, compute: modelled") as panels:
@@ -194,7 +194,7 @@ def draw_runs(report: dict[str, Any], path: Path) -> None:
 
 
 def draw_report(folder: Path) -> Path:
-    """Draw the late.json in a folder, and return the path of the picture."""
+    """Draw the results in a folder's late.json, and return the path of the picture."""
     path = folder / "late.json"
     report = read_report(path, SCHEMA)
     if not _RUNS(report.get("runs")) or not all(len(run["cycles"]) == len(run["losses"]) for run in report["runs"]):

@@ -1,6 +1,6 @@
-"""Test accuracy of several seeds, by schedule or by format, on golden nodes.
+"""Test accuracy for several seeds, compared by schedule or by format, on golden nodes.
 
-Study ``schedules`` trains a deep network, 64-32x9-10, by programs. Results do not depend on the schedule, unless
+Study ``schedules`` trains a deep network, 64-32x9-10, with programs. Results do not depend on the schedule, unless
 layers compute with weights that lack the last update.
 
 Study ``formats`` trains a network with one hidden layer, with each format for weights and gradients, and with

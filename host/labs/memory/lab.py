@@ -39,7 +39,7 @@ __all__ = ["CHAINS", "INJECTED", "PARTS", "PASSES", "Parts", "bits", "chains", "
 #: Numbers of overlaps injected into plans, of passes with correct plans, and of random chains.
 INJECTED, PASSES, CHAINS = 100, 1000, 250
 _CHAINS = 50  # random chains in each part
-#: Minimum fraction of chains for which greedy search finds the best plan, and maximum slowdown otherwise.
+#: Minimum fraction of chains for which greedy search finds the best plan, and maximum slowdown for other chains.
 _EQUAL, _MOST = 0.95, 1.06
 #: Words available to the text model's buffers, and minimum fraction that the strict rule must save in its lists.
 _ACTIVATIONS, _STRICT = 8192, 0.45
@@ -52,13 +52,13 @@ _TEXT: Mapping[str, dict[str, Any]] = {
     "text, both": {"scaled_again": True, "in_place": True}}
 #: Names of the text model's lists, and whether normalised rows are scaled again in backward.
 _LISTS = {"lists of text": False, "lists of text, normals scaled again": True}
-#: Chains, budgets as fractions of the saved words, and words per cycle of far memory.
+#: Chains, memory budgets as fractions of the saved words, and words per cycle of far memory.
 _FAR = (("text", 0.6, 1 / 4), ("text", 0.75, 1 / 8), ("layers", 0.5, 1 / 8), ("text", 0.6, 1 / 8),
         ("text", 0.5, 1 / 4), ("text", 0.5, 1 / 2), ("text", 0.6, 1 / 2), ("layers", 0.5, 1 / 2))
 #: Budgets and rates for steps of the second perceptron on a simulated node.
 _NODES = ((0.5, 1 / 16), (0.5, 1 / 8), (0.5, 1 / 2))
 _TEXT_NODES = ((0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4), (0.5, 1 / 2), (0.6, 1 / 2))  # for the text model
-#: Maximum relative deviation of a node's cycles from a timeline, and of two equally fast steps from each other.
+#: Maximum relative deviation of a node's cycles from a timeline, and between two steps that should take equally long.
 _NEAR, _EVEN = 0.03, 0.001
 
 
@@ -68,7 +68,7 @@ def _name(widths: tuple[int, ...]) -> str:
 
 
 def _row(name: str, profile: Profile) -> dict[str, Any]:
-    """Return the words that a program needs by every method, and the methods that fail a check."""
+    """Return the words that a program needs with each planning method, and the methods that fail a check."""
     places = {method: dict(zip(profile.words, bases, strict=True))
               for method, bases in planned(profile.lifetimes).items()}
     words = {method: max(base + profile.words[name] for name, base in bases.items())
@@ -79,7 +79,7 @@ def _row(name: str, profile: Profile) -> dict[str, Any]:
 
 
 def programs() -> list[dict[str, Any]]:
-    """Words that plans need for lists and for programs of steps, of perceptrons and of the text model."""
+    """Words that plans need for the lists and the step programs of perceptrons and of the text model."""
     profiles: dict[str, Profile] = {}
     for widths in _WIDTHS:
         lists = compile_lists(layers_of(widths), array=_ARRAY, examples=_EXAMPLES, words=1 << 20)
@@ -93,7 +93,7 @@ def programs() -> list[dict[str, Any]]:
 
 
 def checks() -> dict[str, int]:
-    """Count overlaps injected into random plans, detections by both checks, and false alarms.
+    """Count overlaps injected into random plans, overlaps detected by both checks, and false alarms.
 
     A pass is the execution of a random program under a correct plan.
     """
@@ -114,7 +114,7 @@ def checks() -> dict[str, int]:
 
 
 def differentiated(model: Transformer, length: int, **options: bool) -> tuple[bool, int]:
-    """Differentiate a random sequence in a plan's words; return whether it is bit-exact, and the words.
+    """Differentiate a random sequence in a plan's memory; return whether it is bit-exact, and the words.
 
     Padding follows ``length`` characters. The options are as for
     :func:`~host.features.compute.text_steps.text_program`.
@@ -133,7 +133,7 @@ def differentiated(model: Transformer, length: int, **options: bool) -> tuple[bo
 
 
 def bits() -> list[dict[str, Any]]:
-    """Run the text model's programs in the words of their plans, and count the bit-exact lengths."""
+    """Run the text model's programs in their plans' memory; count the bit-exact sequence lengths."""
     model = Transformer(CONFIG)
     model.initialize(0)
     rows = []
@@ -145,7 +145,7 @@ def bits() -> list[dict[str, Any]]:
 
 
 def far() -> list[dict[str, Any]]:
-    """Modelled cycles with far memory, relative to a step that keeps all maps."""
+    """Cycles modelled with far memory, relative to a step that keeps all maps."""
     chains: dict[str, Chain] = {"text": text_chain(), "layers": layers_chain(9, width=64, examples=32)}
     rows: list[dict[str, Any]] = []
     for name, share, rate in _FAR:
@@ -182,7 +182,7 @@ def _steps(chain: str, share: float, rate: float, steps: list[FarStep]) -> list[
 
 
 def chains(seed: int) -> list[float]:
-    """Ratios of cycles of greedy plans to exhaustive ones, for random chains for which a plan fits."""
+    """Ratios of cycles, greedy plan to exhaustive plan, for random chains that have a plan that fits."""
     generator = np.random.default_rng(seed)
     ratios: list[float] = []
     while len(ratios) < _CHAINS:
@@ -299,18 +299,18 @@ class Parts:
 
 
 def _words(method: str) -> Column:
-    """Column of the words that a method needs, and of the saving compared with naive plans."""
+    """Column with the words that a method needs, and the saving compared with naive plans."""
     return Column(method, format=str, of=lambda row: (
         f"{row['words'][method]:,} ({row['words'][method] / row['naive'] - 1:+.1%})"))
 
 
 def _factor(kind: str) -> Column:
-    """Column of the cycles of a kind of plan, relative to a step that keeps all maps."""
+    """Column with the cycles of a kind of plan, relative to a step that keeps all maps."""
     return Column(kind, format=str, of=lambda row: f"{row[kind]['factor']:.3f}" if row[kind] else "no room")
 
 
 def _policies(policies: Sequence[str]) -> str:
-    """Abbreviate the policies of maps by the initials of keep, swap and recompute."""
+    """Abbreviate the policy of each map to the initial of keep, swap or recompute."""
     return "".join(policy[0] for policy in policies)
 
 

@@ -70,7 +70,7 @@ class JobOptions(Section):
                               optimizer=create(OptimizerName(self.optimizer)))
 
     def node(self, interval: int) -> NodeConfig:
-        """Configure the node of a site, whose optimizer takes ``interval`` cycles per element."""
+        """Configure the node of a site; its optimizer takes ``interval`` cycles per element."""
         return NodeConfig(optimizer=Optimizer(interval=interval), weights=Weights(codec=self.weights),
                           gradients=self.gradients, masking=False, sparsify=False, features=(SettableVersion(),))
 
@@ -133,7 +133,7 @@ class KeyOptions(Section):
                                     shown_default="owner.key in the output folder")
 
     def keys(self, output: Path) -> Keys:
-        """Load the keys of a migration after its output folder was prepared; missing keys are generated."""
+        """Load the keys of a migration, generating missing ones; its output folder must exist."""
         manifest = user_key() if self.key is None else read_key(self.key)
         owner = None if self.owner_key is None else read_key(self.owner_key)
         prepare(output, files=_FILES[:2])
@@ -198,8 +198,8 @@ def _sites(job: JobOptions, target: TargetOptions, ends: SiteOptions, *, nodes: 
 
 def _compare(sites: list[Site], ledger: Ledger, *, after: int, steps: int, progress: Progress) -> (
         tuple[Downtime, dict[str, int], bool]):
-    """Run a job that stays and a job that moves. Returns the downtime, the cycles of a copying pass on the line of
-    each site, and whether both runs end with the same bits."""
+    """Run a job that stays and a job that moves. Returns the downtime, the cycles that a copying pass takes on each
+    site's line, and whether the two runs end with the same bits."""
     source, target, stays = sites
     try:
         progress.stage("run that stays", steps)
@@ -240,7 +240,7 @@ def _fabric(config: NodeConfig, *, nodes: int, latency: int = LATENCY, threads: 
 
 
 def _finish(site: Site, progress: Progress) -> tuple[list[bytes], list[float]]:
-    """Complete a run; return the bits of the nodes, which must equal the golden model's, and the losses."""
+    """Complete a run; return the losses, and the nodes' bits, which must equal the golden model's bits."""
     run = site.run
     assert run is not None
     training = run.executor.training

@@ -106,7 +106,7 @@ def predict_lab(
 
 
 def _file_name(form: str) -> str:
-    """Name of a format as it is used in file names."""
+    """Name of a format in file names."""
     return form.replace("%", "pct").replace("/", "-")
 
 

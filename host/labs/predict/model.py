@@ -1,7 +1,7 @@
-"""Prediction of a training step: collectives by simulating the sequence of packets, products by the array's cycle
-model, and their overlap by the golden timeline of the step's program.
+"""Prediction of a training step. Collectives are predicted by simulating their sequence of packets, products with the
+array's cycle model, and the overlap of both with the golden timeline of the step's program.
 
-Predictions are shown as a table, as JSON, and as a picture of step time over ring size.
+Predictions are shown as a table, as JSON, and as a plot of step time against ring size.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ __all__ = ["SCHEMA", "Model", "Prediction", "Step", "describe", "draw", "format_
 _ARRAYS = {4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8)}
 #: Widths of the digits classifier: inputs, default hidden layers, and classes.
 _DIGITS = (64, *TrainingConfig.hidden, 10)
-#: Collectives in execution traces; a fused update is an all-reduce with the optimizer in the middle.
+#: Collectives in execution traces; a fused update counts as an all-reduce, with the optimizer between its two phases.
 _KINDS = {"FUSED_UPDATE": chakra.Kind.ALL_REDUCE, "REDUCE_SCATTER": chakra.Kind.REDUCE_SCATTER,
           "ALL_GATHER": chakra.Kind.ALL_GATHER}
 _UNITS = {"": 1, "k": 10 ** 3, "M": 10 ** 6, "G": 10 ** 9}
@@ -48,7 +48,7 @@ _UNITS = {"": 1, "k": 10 ** 3, "M": 10 ** 6, "G": 10 ** 9}
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Model to train: a perceptron, or a vector of parameters whose computation is not predicted."""
+    """Model to train: a perceptron, or a vector of parameters, for which computation is not predicted."""
 
     name: str
     #: Number of elements in the vector that nodes reduce.
@@ -58,7 +58,7 @@ class Model:
 
     @property
     def layers(self) -> list[Dense]:
-        """Layers in the order of forward."""
+        """Layers in forward order."""
         return layers_of(self.widths) if self.widths else [Dense(1, self.parameters - 1, 1, 0)]
 
 
@@ -83,8 +83,8 @@ def model_of(text: str) -> Model:
 def format_of(text: str) -> Format:
     """Parse a format.
 
-    ``dense`` and ``10%`` are gradients in zero-value form, with raw weights; with ``10%-apart`` the zeros of each
-    node have different positions. A codec applies to gradients and weights, while ``mx9/zero_value`` names a codec
+    ``dense`` and ``10%`` are gradients in zero-value form, with raw weights; with ``10%-apart``, zeros are in
+    different positions on each node. A codec applies to gradients and weights, while ``mx9/zero_value`` names a codec
     for weights and one for gradients.
     """
     if text == "dense":
@@ -131,7 +131,7 @@ class _Predicted(Costs):
     walks: list[CollectiveCycles] = dataclasses.field(default_factory=list)
 
     def collective(self, kind: Collective, length: int, *, nodes: int) -> int:
-        if nodes == 1:  # an update of owned blocks, whose gradients are already on the node
+        if nodes == 1:  # an update of the node's own blocks; it already has their gradients
             return self.timing.alone(length=length)
         walk = collective_cycles(kind, self.form, self.timing, length=length, nodes=nodes, latency=self.latency)
         self.walks.append(walk)
@@ -139,7 +139,7 @@ class _Predicted(Costs):
 
 
 def _product(array: Array, job: GemmJob) -> int:
-    """Estimate the cycles of a product with its fastest factors."""
+    """Estimate the cycles of a product with the fastest tiling factors."""
     factors = best_factors(array, (job.m, job.k, job.n), transpose_a=bool(job.transpose_a),
                            transpose_b=bool(job.transpose_b), ones=job.a.place == ONES, starts=bool(job.initial),
                            gated=bool(job.gated))
@@ -298,7 +298,7 @@ def table(predictions: Sequence[Prediction], title: str) -> Table:
 
 
 def draw(predictions: Sequence[Prediction], path: pathlib.Path, *, title: str, note: str) -> None:
-    """Draw the time of a step over the ring size, with a line for each format."""
+    """Plot the time of a step against the ring size, with a line for each format."""
     with picture(path, size=(8.4, 5.2), title=title, note=note) as (axes,):
         for number, form in enumerate(dict.fromkeys(row.form for row in predictions)):
             chosen = [row for row in predictions if row.form == form]

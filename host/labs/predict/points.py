@@ -1,4 +1,4 @@
-"""Points to check predictions: collectives measured on simulated rings (``make predict-points``).
+"""Points for checking predictions: collectives measured on simulated rings (``make predict-points``).
 
 ``points.csv`` contains three sets: one for the fit of the two constants of :mod:`host.cycles.timing`, and two that
 were not used in the fit, for rings of up to 16 nodes and for larger ones. :func:`compare` returns all errors.
@@ -42,19 +42,19 @@ FILE = Path(__file__).with_name("points.csv")
 #: Maximum size of the file in bytes.
 _LARGEST = 1 << 24
 
-#: Forms of gradients and weights that are measured, as fields of a :class:`Format`.
+#: Measured forms of gradients and weights, as fields of a :class:`Format`.
 FORMATS: dict[str, dict[str, Any]] = {
     "dense": {}, "10%": {"density": 0.1}, "10%-apart": {"density": 0.1, "zeros": Zeros.APART},
     "mx9": {"gradients": "mx9", "weights": "mx9"},
 }
-#: Node of large rings, the smallest one with the floating-point optimizer: one lane, and no state planes.
+#: Node for large rings, the smallest node with the floating-point optimizer: one lane, and no state planes.
 SMALL = NodeConfig(lanes=1, topology=SingleRing(max_nodes=MAX_NODES), masking=False, sparsify=False,
                    memories=Memories(gradient=8192, weight=8192, state=32, planes=0))
 
 #: Maximum number of elements in a point's vector.
 _LONGEST = 65536
 
-#: Sizes, lengths and latencies of the fitted and of the chosen points.
+#: Ring sizes, vector lengths and latencies of the fitted and of the chosen points.
 _FITTED = ((2, 5), (64, 640), (4, 40))
 _NODES = (2, 3, 5, 7, 9, 12, 16)
 _SHORT, _LONG = (32, 333, 2500, 9000), (40_000, _LONGEST)
@@ -87,7 +87,7 @@ def config_of(form: Format, nodes: int = SingleRing.max_nodes) -> NodeConfig:
     """Configure the node for points of a format in a ring of ``nodes``; large rings have small nodes."""
     codecs = {"gradients": form.gradients, "weights": Weights(codec=form.weights)}
     if nodes > SingleRing.max_nodes:
-        # A node has master weights only for its block, and none without a codec.
+        # A node has master weights only for its own block; without a codec, it has none.
         return SMALL.replace(memories={"state": SMALL.memories.state if form.weights == RAW else 512}, **codecs)
     return NodeConfig(memories=Memories(gradient=_LONGEST, weight=_LONGEST, state=_LONGEST // 2), masking=False,
                       sparsify=False, **codecs)
@@ -100,7 +100,7 @@ def _fitted() -> list[Point]:
 
 
 def _chosen() -> list[Point]:
-    """Points for validation: each short vector has two latencies, each long one has one, in rotation."""
+    """Points for validation: each short vector has two latencies, each long vector one latency, in rotation."""
     points: list[Point] = []
     turn = itertools.count()
     for form, nodes, length in itertools.product(FORMATS, _NODES, (*_SHORT, *_LONG)):

@@ -1,7 +1,7 @@
-"""Cycles of a training step by each schedule, compared with the serial time and the bound.
+"""Cycles of a training step with each schedule, compared with the serial time and the bound.
 
-The lab predicts the cycles by the golden model of time, with durations from :mod:`host.cycles.estimate`, without any
-simulation. With ``--output`` it also writes the timeline of each schedule, as a trace and as a picture.
+The lab predicts the cycles with the golden model of time and durations from :mod:`host.cycles.estimate`, without
+simulating nodes. With ``--output`` it also writes the timeline of each schedule, as a trace and as a picture.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from sim.golden.features.programs.program import Span, makespan, timeline
 
 __all__ = ["CLASSES", "INPUTS", "NetworkOptions", "Row", "forecast", "schedules_lab", "table"]
 
-#: Number of pixels and classes of digits; number of examples used for training.
+#: Numbers of pixels and of classes of the digits, and number of training examples.
 INPUTS, CLASSES = 64, 10
 
 
@@ -42,8 +42,8 @@ class Row:
 
 
 def forecast(sizes: Sequence[int], *, nodes: int, costs: Costs) -> tuple[list[Row], list[str]]:
-    """Predict all schedules of a perceptron, with chunks of all sizes; ``sizes`` are the widths, including inputs and
-    outputs. Returns the rows and the log of the search."""
+    """Predict all schedules of a perceptron, with each possible chunk size; ``sizes`` are the widths, including
+    inputs and outputs. Returns the rows and the log of the search."""
     layers = layers_of(sizes)
     staged = layers[-1].base + layers[-1].length
 

@@ -1,6 +1,6 @@
 """Fused updates on a ring with a slow link, measured and modelled: each rank owns a block, or one root owns all.
 
-The results are the rows of docs/ring/root_reduce.md, and are written to build/slow_link/slow_link.json.
+The results are the table rows in docs/ring/root_reduce.md, and are written to build/slow_link/slow_link.json.
 """
 
 import dataclasses
@@ -25,11 +25,11 @@ from sim.golden.ring_cycles import update_cycles
 
 __all__ = ["BARS", "CASES", "SCHEMA", "Case", "Row", "measure", "measured_update", "slow_link_lab", "table"]
 
-#: Maximum ratio of the cycles of an update by a root, on a ring with a link of half rate, to the cycles with a block
-#: for each rank and links of full rate, by nodes and elements.
+#: Maximum ratio of the cycles of an update by a root, on a ring with a half-rate link, to the cycles of an update
+#: with a block for each rank and full-rate links, by number of nodes and of elements.
 BARS = {(4, 16384): 1.36, (8, 16384): 1.18, (8, 4832): 1.26}
 
-#: Node configuration of all rows, with memory for the state of all groups.
+#: Node configuration of all rows; the state of all groups fits in memory.
 NODE = NodeConfig(role=RootReduce(), memories=Memories(state=16384, planes=1), masking=False, sparsify=False)
 
 _RATE = Fraction(1, 2)
@@ -49,7 +49,7 @@ class Case:
     latency: int = LATENCY  # cycles of latency of each link
 
 
-#: Rows of the page, including cases in which a root is not faster.
+#: Rows of the page, including cases where a root is not faster.
 CASES = (
     Case(nodes=4, length=16384), Case(nodes=8, length=16384), Case(nodes=8, length=4832), Case(nodes=4, length=4832),
     Case(nodes=8, length=1024), Case(nodes=4, length=1024), Case(nodes=2, length=16384),
@@ -65,7 +65,7 @@ class Row:
 
     case: Case
     clean: int  # cycles with a block for each rank and all links at full rate
-    #: Cycles with the slow link, if each rank owns a block, or if the node that sends on it owns all blocks.
+    #: Cycles with the slow link: if each rank owns a block, and if the node that sends on that link owns all blocks.
     block_offset: int
     root_reduce: int
 
@@ -74,7 +74,7 @@ class Row:
     modelled_root_reduce: float
 
     measured: float  # rate of the slow link as measured by the host
-    root: int | None  # root chosen by the host; None for a block for each rank
+    root: int | None  # root chosen by the host, or None if each rank owns a block
 
     @property
     def bar(self) -> float | None:
@@ -84,7 +84,7 @@ class Row:
 
 
 def measured_update(ring: Ring, length: int, density: float) -> int:
-    """Run a fused update by SGD on random vectors, compare it bit for bit with the golden model, and return its
+    """Run a fused update with SGD on random vectors, compare it bit for bit with the golden model, and return its
     cycles; a fraction ``density`` of the gradients is nonzero."""
     generator = np.random.default_rng(length)
     weights = generator.standard_normal(length).astype(np.float32)
@@ -103,7 +103,7 @@ def measured_update(ring: Ring, length: int, density: float) -> int:
 
 
 def _update(ring: Ring, case: Case, root: int | None) -> int:
-    """Return the cycles of an update with all blocks owned by ``root``, or a block for each rank if None."""
+    """Return an update's cycles if ``root`` owns all blocks, or, with None, each rank owns a block."""
     ring.partition.set_root(root)
     cycles = measured_update(ring, case.length, case.density)
     ring.partition.set_root(None)
@@ -131,7 +131,7 @@ def measure(*, announce: Callable[[str], None]) -> Iterator[Row]:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Tabulate the cycles of cases, relative to a block for each rank on links of full rate."""
+    """Tabulate the cycles of cases, relative to a block for each rank on full-rate links."""
     def case_of(row: Row) -> str:
         text = f"{float(row.case.rate):.2f}"
         if row.case.density < 1:

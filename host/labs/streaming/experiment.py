@@ -1,4 +1,4 @@
-"""Experiments with layer streaming on golden nodes: edits, deep perceptrons, modelled timelines.
+"""Experiments with layer streaming on golden nodes: edits, deep perceptrons and modelled timelines.
 
 Simulated nodes produce the same bits, so the accuracies hold for them as well; cycles are modelled.
 :func:`learn_on_nodes` runs a case on simulated nodes and compares them with golden nodes.
@@ -30,7 +30,7 @@ __all__ = ["CASES", "Case", "Row", "choices", "failures", "learn", "learn_on_nod
 WORKERS, MICROBATCH, COUNT = 4, 8, 3
 #: Momentum of all runs.
 MOMENTUM = 0.9
-#: Worker with windows for 64 x 64 layers.
+#: Worker with memory windows for 64 x 64 layers.
 WORKER = Worker(weight_words=8320, gradient_words=8320, activation_words=8192, far_words=1 << 17)
 #: Multiply-adds per cycle of a worker, for modelled cycles.
 MACS = 16
@@ -42,7 +42,7 @@ class Case:
 
     name: str
     widths: tuple[int, ...]
-    #: Initial format of all layers in FETCH.
+    #: Initial FETCH format of all layers.
     format: str
     #: Initial learning rate.
     rate: float
@@ -107,8 +107,8 @@ def learn(case: Case, data: Dataset, seed: int, *, epochs: int | None = None) ->
 def learn_on_nodes(case: Case, data: Dataset, seed: int, *, epochs: int | None = None,
                    arithmetic: Arithmetic = Arithmetic.NATIVE,
                    on_set: Callable[[SetReport], None] = lambda report: None) -> NodeRun:
-    """Run a case with one seed like :func:`learn`, but on simulated nodes, which are compared with golden nodes after
-    every set; ``on_set`` is then called."""
+    """Run a case with one seed like :func:`learn`, but on simulated nodes. They are compared with golden nodes after
+    every set; ``on_set`` is called after each comparison."""
     start = start_of(case)
     words = sum(unit.length for unit in start.plan.units)
     optimizer = SGD(case.rate, momentum=MOMENTUM)
@@ -174,7 +174,7 @@ def stalls(most: int = 4) -> list[dict[str, Any]]:
 
 
 def choices() -> list[dict[str, Any]]:
-    """Modelled choices of the number of microbatches in a set of 64 x 64 layers."""
+    """Numbers of microbatches chosen by the model for sets of 64 x 64 layers."""
     cases: list[tuple[str, dict[str, Any]]] = [
         *((f"microbatch {size}", {"microbatch": size}) for size in (4, 8, 16)),
         *((f"{name}, server at 1 word per cycle", {"rate": Fraction(1), "state_words": words})

@@ -87,7 +87,7 @@ def _replay(path: Path, data: Dataset) -> None:
 
 
 def _learned(data: Dataset, *, seeds: int | None, epochs: int | None, progress: Progress) -> list[Row]:
-    """Run all cases on golden nodes, and return their rows."""
+    """Run all cases on golden nodes and return the rows of results."""
     rows = []
     for case in experiment.CASES:
         count = case.seeds if seeds is None else seeds
@@ -116,7 +116,7 @@ def _learned_on_nodes(data: Dataset, rows: Sequence[Row], *, epochs: int | None,
 
 def _tables(rows: Sequence[Row], simulated: Sequence[Mapping[str, Any]], stalls: Sequence[Mapping[str, Any]],
            choices: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Tabulate accuracies on golden and on simulated nodes, stalls, and choices of microbatches."""
+    """Tabulate accuracies on golden and simulated nodes, stalls, and chosen numbers of microbatches."""
     means = {row.name: row.mean for row in rows}
     accuracies = Table("test accuracy on golden nodes, mean of all seeds", (
         Column("name", title="case"), Column("mean", format=".2f", title="mean, %"),
@@ -137,7 +137,7 @@ def _tables(rows: Sequence[Row], simulated: Sequence[Mapping[str, Any]], stalls:
 
 
 def _lanes(axes: Any, runs: Mapping[int, Run]) -> None:
-    """Draw the link and the executions of sets, one above another."""
+    """Draw the timelines of sets one above another, each with its link and its execution."""
     rows = [(count, name) for count in runs for name in ("link", "compute")]
     for number, (count, name) in enumerate(rows):
         for event in runs[count].events:

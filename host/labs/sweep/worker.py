@@ -129,12 +129,12 @@ def _end_group() -> None:
     os.killpg(0, signal.SIGINT)
     for _ in range(int(GRACE / QUIET)):
         time.sleep(QUIET)
-        os.killpg(0, signal.SIGTERM)  # for tools that have been started in the meantime
+        os.killpg(0, signal.SIGTERM)  # for tools that were started in the meantime
     os.killpg(0, signal.SIGKILL)
 
 
 def _core_seconds() -> float:
-    """Return the core seconds of this process and its tools."""
+    """Return the core seconds used by this process and by the tools it has started."""
     return sum(os.times()[:4])
 
 
@@ -166,11 +166,11 @@ def attempt(order: dict[str, Any], folder: Path, announce: Callable[[str], None]
 def work(folder: str) -> None:
     """Execute the jobs that arrive on standard input, one per line, and write their results to a folder.
 
-    Progress is reported in lines on standard output. When standard input ends, with the sweep or because the sweep
-    was killed, this process terminates with all processes that it has started; it must lead a process group.
+    Progress is reported in lines on standard output. When standard input ends, because the sweep has ended or was
+    killed, this process terminates together with all processes that it has started; it must lead a process group.
     """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # output of tools and libraries goes to standard error
+    os.dup2(2, 1)  # redirects the output of tools and libraries to standard error
     orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def listen() -> None:

@@ -1,10 +1,10 @@
-"""Comparison of searches for factors of matrix products, on gateware if the product is small enough.
+"""Comparison of searches for tiling factors of matrix products, on gateware if products are small.
 
 | product | levels of m, k and n | states | budget | cost |
 |---|---|---:|---:|---|
 | 64 by 64 by 64 | 2, 2, 2 | 343 | 70 | cycles that a node counts |
 | 32 by 64 by 32 | 3, 2, 3 | 3,087 | 93 | cycles that a node counts |
-| 1,024 by 1,024 by 1,024 | 4, 2, 4 | 899,756 | 899 | estimate, whose fourth level is checked on gateware |
+| 1,024 by 1,024 by 1,024 | 4, 2, 4 | 899,756 | 899 | estimate; its fourth level is checked on gateware |
 """
 
 import contextlib
@@ -38,13 +38,13 @@ METHODS: Mapping[str, Callable[[Evaluations, np.random.Generator], None]] = {
     "Optuna TPE": optuna_search,
 }
 
-#: Maximum seeds of a tuner that takes minutes in a large space, and the number of states of a large space.
+#: Maximum number of seeds for a tuner that takes minutes in a large space, and size of a large space in states.
 _FEW, _LARGE = 3, 100_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """A product whose factors are searched."""
+    """A product, for which tiling factors are searched."""
 
     sizes: tuple[int, int, int]  # m, k and n
     depths: tuple[int, int, int]  # number of levels of m, k and n
@@ -76,7 +76,7 @@ class Result:
     method: str  # name of the search
     best: list[int]  # lowest cost found with each seed
     curves: list[list[int]]  # lowest cost after each evaluation
-    measured: float  # mean number of evaluations of states that fit
+    measured: float  # mean number of evaluated states that fit
 
     def ratios(self, optimum: int) -> list[float]:
         return [cost / optimum for cost in self.best]
@@ -89,7 +89,7 @@ class Check:
     name: str  # product, and levels
     states: int  # number of states that were run
     wrong: int  # number of states whose cycles differ from the model's
-    digest: str  # SHA-256 of C, which is the same for all states
+    digest: str  # SHA-256 of the product C, the same for all states
     least: float  # minimum ratio of estimated cycles to counted ones
     most: float  # maximum ratio of estimated cycles to counted ones
 
@@ -114,7 +114,7 @@ def optimum(task: Task, cost: Cost) -> int:
 @contextlib.contextmanager
 def node_cost(nest: Nest, arithmetic: Arithmetic, *,
               announce: Callable[[str], None] = lambda stage: None) -> Iterator[GatewareCost]:
-    """Cost of plans on a node that is simulated until the context ends."""
+    """Cost of plans, counted on a node that is simulated until the context ends."""
     config = node_of(nest.job, nest.array, products=MAX_INSTRUCTIONS - 1)
     with open_session(config, nodes=1, host_port=False, arithmetic=arithmetic, announce=announce) as session:
         yield GatewareCost(session.ring, nest.job)

@@ -1,4 +1,4 @@
-"""The lab `gradring lab tiling`, and its table, JSON and picture of the lowest cost over evaluations."""
+"""The lab `gradring lab tiling`: table, JSON report, and plot of the lowest cost against evaluations."""
 
 import functools
 import statistics

@@ -1,4 +1,4 @@
-"""Two jobs on one ring: cycles of one job's commands while the other rests, runs, stalls or fails.
+"""Two jobs on one ring: cycles of one job's commands while the other job is idle, runs, stalls or fails.
 
 The lab prints the tables of docs/ring/slots.md, and fails if any number of cycles differs.
 """
@@ -42,7 +42,7 @@ CONFIG = NodeConfig(memories=Memories(planes=0), masking=False, sparsify=False, 
                     role=Peer(interleaved=True), programs=Programs())
 ALONE = CONFIG.replace(link=Slots(ingress=15))
 
-#: Maximum ratio of the cycles of both jobs together to their cycles in sequence on nodes with separate slots.
+#: Maximum ratio of two simultaneous jobs' cycles to their cycles in sequence on nodes with separate slots.
 MOST = 1.20
 
 _NODES = 8
@@ -82,7 +82,7 @@ class _LateTransport:
 class Jobs:
     """Two jobs on an open ring."""
 
-    #: Ring of each job.
+    #: The ring of each job.
     rings: list[Ring]
     simulation: Any
     #: Transports to all nodes; their requests can be delayed.
@@ -97,12 +97,12 @@ class Jobs:
         self.simulation.run(cycle - self.simulation.cycle)
 
     def await_packet(self, job: int) -> tuple[int, int]:
-        """Run until the job's first node is sending in a slot. Returns the number of the node, and the index of the
-        third word that it will send from then on."""
+        """Run until the first node of the job sends in a slot. Returns the number of that node, and the index of the
+        third word that it will send after this moment."""
         frame, node = JobFrame.of(self.config), job
         link = self.simulation.links[node]
         for _ in range(100):
-            # TIME of rank 0 equals the cycle; slots of the next node begin later by the latency of a link.
+            # TIME of rank 0 equals the cycle number; the slots of each next node begin one link latency later.
             now = self.simulation.cycle % frame.cycles
             target = frame.window + job * (frame.slot + LATENCY + 1) + 12
             self.simulation.run((target - now) % frame.cycles or frame.cycles)
@@ -115,7 +115,7 @@ class Jobs:
 
 @contextlib.contextmanager
 def open_jobs(config: NodeConfig, library: Library, *, nodes: int = _NODES) -> Iterator[Jobs]:
-    """Open both jobs on a simulated ring; time-outs are two superframes, memories are accessed directly."""
+    """Open both jobs on a simulated ring. Time-outs are two superframes, and memories are accessed directly."""
     timeout = 2 * JobFrame.of(config).cycles
     with OpenRing([library] * nodes) as opened:
         simulation = opened.simulation
@@ -129,7 +129,7 @@ def open_jobs(config: NodeConfig, library: Library, *, nodes: int = _NODES) -> I
 
 
 class _Work:
-    """Commands of a job that are compared bit for bit with the golden model."""
+    """Commands of a job, with results that are compared bit for bit with the golden model."""
 
     def __init__(self, ring: Ring, length: int, seed: int) -> None:
         generator = np.random.default_rng(seed)
@@ -170,7 +170,7 @@ def _stalls(jobs: Jobs, work: _Work, job: int) -> None:
 
 
 def _damaged(jobs: Jobs, work: _Work, job: int) -> None:
-    """Damage packets, so that the command fails, and repeat it."""
+    """Damage packets so that the command fails, and repeat the command."""
     for bit in (7, 32):  # a bit of the data, and the last bit of a packet
         pending = work.submit(Operation.FUSED_UPDATE)
         link, word = jobs.await_packet(job)
@@ -209,7 +209,7 @@ BEHAVIOURS: dict[str, Callable[[Jobs, _Work, int], None]] = {
 def measure(config: NodeConfig, library: Library, job: int, *, length: int, nodes: int = _NODES,
             operations: Sequence[Operation] = OPERATIONS) -> dict[str, dict[str, tuple[int, ...]]]:
     """Measure the cycles of each command of a job at each of its nodes, for each behaviour of the other job. Each
-    measurement has a new ring on which the job's commands begin in the same cycles; also returns all counters."""
+    measurement uses a new ring, but the job's commands begin in the same cycles. Also returns all counters."""
     result: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, behave in BEHAVIOURS.items():
         with open_jobs(config, library, nodes=nodes) as jobs:

@@ -1,4 +1,4 @@
-"""Cycle model of commands, described in docs/predict.md; the cycles of other commands are None."""
+"""Cycle model of the commands in docs/predict.md; the cycles of all other commands are None."""
 
 from typing import Any
 

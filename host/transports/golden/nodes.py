@@ -1,6 +1,6 @@
 """Golden nodes: memories, registers and counters in numpy, and golden models that execute commands immediately.
 
-A command starts as soon as it is the next one of its node and, for a collective, of all nodes of its ring. Values,
+A command starts when it is the next command of its node or, for a collective, of all nodes of its ring. Values,
 events, flags and words equal the gateware's. Cycles are modelled, or None: see :mod:`.cycles`.
 """
 
@@ -142,7 +142,7 @@ class GoldenNodes(Nodes):
         return bool(self._queued[rank])
 
     def _start(self, rank: int) -> bool:
-        """Execute the next command of a node, if it can start; return whether it did."""
+        """Execute the next command of a node, if it can start; return whether it was executed."""
         queue = self._queued[rank]
         if not queue:
             return False
@@ -268,7 +268,7 @@ class GoldenNodes(Nodes):
             self.counters["WORDS_RECEIVED"][rank] += outcome.words[number - 1]
 
     def _flags(self, outcome: Collected, gradients: npt.NDArray[np.uint32]) -> dict[int, EventFlag]:
-        """Flags of each node: NaN among its gradients, or a sum formed by it that is not finite."""
+        """Flags of each node: NaN among its gradients, or a non-finite sum formed by the node."""
         flags = dict.fromkeys(outcome.ranks, EventFlag(0))
         if outcome.total is None:
             return flags
@@ -282,7 +282,7 @@ class GoldenNodes(Nodes):
 
     def _sees(self, outcome: Collected, number: int, wrong: npt.NDArray[np.bool_],
               gradients: npt.NDArray[np.uint32]) -> bool:
-        """Whether a node has formed a sum that is not finite; with most codecs only its own block counts."""
+        """Whether a node has formed a non-finite sum; with most codecs only its own block counts."""
         if wrong[outcome.own[number]].any():
             return True
         if self.config.gradients != ZERO_VALUE:

@@ -1,19 +1,19 @@
 """Chains of saved maps that do not all fit in memory: modelled time, and the fastest policies.
 
 Forward l reads map l - 1 and writes map l; backward l reads both and then frees map l. The loss is computed between
-the last forward and the first backward. The input of map 0 is always available. A map is either kept; or swapped,
-which means moved to far memory and back; or remade, which means dropped and recomputed from the nearest earlier map
-that is kept or swapped. The maps in between are recomputed along with it, once each, and remain until their backward
-has ended. A map may name other maps that it reads instead of the previous one.
+the last forward and the first backward. The input of map 0 is always available. A map is kept, swapped (moved to far
+memory and back), or remade (dropped, and recomputed from the nearest earlier map that is kept or swapped). The maps
+in between are also recomputed, once each, and remain in memory until their backward has ended. A map may name other
+maps that it reads instead of the previous one.
 
 Near memory is allocated in the order of need: first the maps of forward, then, for each backward, the maps that it
-needs and that are not in memory. All moves out come before the moves back: a map is moved out as soon as it is
-written, and moved back, in allocation order, when its words are free. The words of a swapped or remade map are first
-freed after its last use by forward and its move out, and finally after its backward. All times are modelled.
+needs and that are not in memory. All moves out precede the moves back. A map is moved out as soon as it is written,
+and moved back, in allocation order, when words for it are free. A swapped or remade map releases its words after its
+last use by forward and its move out, and again after its backward. All times are modelled.
 
-The policies of a chain of up to ten maps are searched exhaustively. Longer chains are searched greedily: single
-policies are changed as long as the step takes fewer cycles, starting from pure plans: all maps swapped, or every n-th
-map kept while the maps between them are recomputed.
+The policies of a chain of up to ten maps are searched exhaustively. Longer chains are searched greedily: starting
+from pure plans (all maps swapped, or every n-th map kept and the maps in between recomputed), single policies are
+changed as long as this reduces the cycles of the step.
 
 In a program of steps, a map is a buffer of more than one column that is written before the turn, the last step of
 the loss, and read after it. Row vectors, which have one column, are always kept as well.
@@ -34,7 +34,7 @@ __all__ = ["AGAIN", "EXHAUSTIVE", "KINDS", "Chain", "Decision", "Event", "Map", 
 
 
 class Policy(enum.IntEnum):
-    """Treatment of a map between its forward and its backward pass."""
+    """Policy for a map between its forward pass and its backward pass."""
 
     KEEP = 0
     SWAP = 1
@@ -57,8 +57,8 @@ class Map:
     name: str = ""
     #: Cycles needed to recompute the map; by default the cycles of forward.
     again: int | None = None
-    #: Numbers of the earlier maps that forward reads, which are needed to recompute the map, and that backward reads;
-    #: by default only the previous map.
+    #: Numbers of the earlier maps that forward and backward read, and that are needed to recompute the map; by
+    #: default only the previous map.
     sources: tuple[int, ...] | None = None
     needs: tuple[int, ...] | None = None
     reads: tuple[int, ...] | None = None
@@ -66,13 +66,13 @@ class Map:
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-    """A chain of maps, in the order of forward."""
+    """A chain of maps, in forward order."""
 
     name: str
     maps: tuple[Map, ...]
     #: Cycles between the last forward and the first backward.
     loss: int = 0
-    #: Numbers of the maps that the loss reads; by default only the last one.
+    #: Numbers of the maps that the loss reads; by default only the last map.
     loss_reads: tuple[int, ...] | None = None
 
     @property
@@ -99,7 +99,7 @@ class Chain:
         return (number, *_before(number, self.maps[number].reads))
 
     def reader(self, number: int) -> tuple[str, int]:
-        """Last step before backward that reads a map: a forward (its own if no other reads it), or the loss."""
+        """Last step before backward that reads a map: a forward (by default the map's own), or the loss."""
         last = len(self.maps) - 1
         if number in ((last,) if self.loss_reads is None else self.loss_reads):
             return "loss", last
@@ -198,7 +198,7 @@ class _Step:
         self._ready: set[int] = set()  # maps that are in memory for backward
 
     def _wanted(self) -> Iterator[tuple[str, int, int]]:
-        """Yield requests for memory in the order of need: purpose, number of the map, and words."""
+        """Yield memory requests in the order of need: purpose, map number, and number of words."""
         back = set(self._swapped)
         for kind, number in self.work:
             for needed in self._needed(kind, number):
@@ -222,7 +222,7 @@ class _Step:
                 "loss": self._chain.loss}[kind]
 
     def may_start(self, kind: str, number: int) -> bool:
-        """Whether an event's maps and memory are available, given that all earlier work has ended."""
+        """Whether an event's maps and memory are available, assuming that all earlier work has ended."""
         if kind == "out":
             return ("forward", number) in self.done
         if kind == "back":
@@ -257,7 +257,7 @@ class _Step:
 
 
 def run(chain: Chain, policies: Policies, *, budget: int, rate: float = 1.0, most: int | None = None) -> Run | None:
-    """Simulate a step with a policy per map; return None if maps do not fit, or it takes ``most`` cycles.
+    """Simulate a step with one policy per map; return None if maps do not fit, or after ``most`` cycles.
 
     Parameters
     ----------
@@ -303,7 +303,7 @@ def run(chain: Chain, policies: Policies, *, budget: int, rate: float = 1.0, mos
 #: Maximum number of maps of a chain that is searched exhaustively.
 EXHAUSTIVE = 10
 
-#: Policies that a plan of each kind may use.
+#: For each kind of plan, the policies that it may use.
 KINDS: Mapping[str, tuple[Policy, ...]] = MappingProxyType({
     "keep": (Policy.KEEP,), "swap": (Policy.KEEP, Policy.SWAP), "recompute": (Policy.KEEP, Policy.REMAKE),
     "mixed": tuple(Policy)})
@@ -324,7 +324,7 @@ class MapPlan:
     chain: Chain
     #: The policy of each map, and the resulting timeline.
     decision: Decision
-    #: Maximum number of words of maps in the activation memory at any time.
+    #: Maximum number of words that maps occupy in the activation memory at any time.
     budget: int
 
     def __post_init__(self) -> None:
@@ -391,7 +391,7 @@ def greedy(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> De
 
 
 def decide(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> Decision | None:
-    """Choose a chain's policies: exhaustively up to :data:`EXHAUSTIVE` maps, greedily beyond."""
+    """Choose a chain's policies: exhaustively for up to :data:`EXHAUSTIVE` maps, greedily for more."""
     search = exhaustive if len(chain.maps) <= EXHAUSTIVE else greedy
     return search(chain, budget=budget, rate=rate, kind=kind)
 
@@ -401,7 +401,7 @@ AGAIN = " again"
 
 
 class _Touches(Protocol):
-    """A step or an operation, with the names of the buffers that it reads and writes."""
+    """A step or an operation that has the names of the buffers it reads and writes."""
 
     @property
     def reads(self) -> tuple[str, ...]: ...
@@ -436,7 +436,7 @@ class Saved:
             last |= dict.fromkeys(step.reads, number)
         across = [name for name, numbers in self._writers.items() if numbers[0] < self.turn < last.get(name, 0)]
         ends = {name: max(number for number in self._writers[name] if number < self.turn) for name in across}
-        #: Names of the maps, in the order of forward.
+        #: Names of the maps, in forward order.
         self.maps = sorted((name for name in across if name not in vectors), key=lambda name: ends[name])
         #: Names of the buffers that are saved but do not count as maps.
         self.beside = {name for name in across if name in vectors}
@@ -478,8 +478,8 @@ class Saved:
 
     def chain(self, name: str, *, words: Callable[[str], int], cycles: Callable[[Sequence[int]], int],
               multiplications: Callable[[int], int]) -> Chain:
-        """Build the chain of the maps, given functions for the words of a buffer, the cycles of successive steps, and
-        the multiply-adds of a step."""
+        """Build the chain of the maps, given functions that return the words of a buffer, the cycles of successive
+        steps, and the multiply-adds of a step."""
         maps = []
         for number, key in enumerate(self.maps):
             forward, backward, again = self.forward(number), self.backward(number), self.again(key)

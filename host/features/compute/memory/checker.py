@@ -1,7 +1,7 @@
 """Checks of plans, independent of the planner, and random programs, chains and overlaps for tests.
 
 :func:`overlaps` compares the addresses of the buffers that are alive at each operation. :func:`dead_reads` executes
-the program in a modelled memory that stores, instead of values, the buffer that wrote each word.
+the program in a modelled memory that stores, for each word, the buffer that wrote it instead of its value.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ def overlaps(profile: Profile, places: Mapping[str, int]) -> list[Overlap]:
 
 
 def dead_reads(profile: Profile, places: Mapping[str, int]) -> list[DeadRead]:
-    """Find all reads of overwritten words; an operation reads before it writes, and writes whole buffers."""
+    """Find all reads of overwritten words. An operation reads before it writes, and writes whole buffers."""
     names = [*profile.words]
     numbers = {name: number for number, name in enumerate(names)}
     top = max((places[name] + words for name, words in profile.words.items()), default=0)
@@ -75,7 +75,7 @@ def dead_reads(profile: Profile, places: Mapping[str, int]) -> list[DeadRead]:
 def random_profile(generator: np.random.Generator, *, most: int = 30) -> Profile:
     """Generate a program of up to ``most`` operations that write one buffer and read up to three.
 
-    A quarter of the operations overwrite a buffer that they read. The sizes of buffers vary widely.
+    A quarter of the operations overwrite a buffer they have read. The sizes of buffers vary widely.
     """
     words: dict[str, int] = {}
     operations: list[Operation] = []
@@ -115,7 +115,7 @@ def injected(profile: Profile, places: Mapping[str, int], generator: np.random.G
 
 
 def random_chain(generator: np.random.Generator, *, most: int = 8) -> tuple[Chain, int, float]:
-    """Generate a chain of three to ``most`` maps, a budget for some of them, and a rate of far memory.
+    """Generate a chain of three to ``most`` maps, a memory budget for some of them, and a far memory rate.
 
     Forward takes 1 to 8 cycles per word, backward about twice as long.
     """

@@ -12,9 +12,9 @@ lowest fit   in a given order, each buffer gets the lowest address that is free 
 search       repeated lowest fits; in each round, a buffer that reaches the top is moved forward in the order
 ===========  ================================================================================================
 
-Lists of instructions are also programs of buffers (:class:`ListProgram`): the golden engine decodes the buffers that
-they access from their words, independently of the compiler. A map of addresses translates operands in the activation
-memory to buffers, so that the same lists at different addresses are the same program.
+Lists of instructions are also programs of buffers (:class:`ListProgram`): the golden engine decodes the words of the
+lists, independently of the compiler, to find the buffers that they access. Operands in the activation memory are
+translated to buffers by a map of addresses, so the same lists at different addresses are the same program.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ class Operation:
 class Lifetime:
     """Size of a buffer, and its lifetime."""
 
-    #: Number of the first operation that writes the buffer, and number after the last operation that accesses it.
+    #: Number of the first operation that writes the buffer, and 1 + number of the last operation that accesses it.
     first: int
     end: int
 
@@ -118,7 +118,7 @@ class Profile:
 
     @property
     def live(self) -> int:
-        """Maximum number of words that are alive at the same time, a lower bound for any plan."""
+        """Maximum number of words that are alive at the same time; no plan can need fewer words."""
         return live_words(self.lifetimes)
 
     @functools.cached_property
@@ -137,7 +137,7 @@ def live_words(lifetimes: Sequence[Lifetime]) -> int:
 Places = list[int]
 Buffers = Sequence[Lifetime]
 
-#: Orders for lowest fits, as sort keys of buffers. Buffers with equal keys stay in the order of their numbers.
+#: Orders for lowest fits, as sort keys of buffers. Buffers with equal keys are sorted by number.
 ORDERS: Mapping[str, Callable[[Lifetime], tuple[int, ...]]] = MappingProxyType({
     "first use": lambda one: (one.first,),
     "words": lambda one: (-one.words, one.first),
@@ -160,7 +160,7 @@ def peak(buffers: Buffers, places: Sequence[int]) -> int:
 
 
 def _lowest(buffer: Lifetime, neighbours: Iterable[tuple[Lifetime, int]]) -> int:
-    """Return the lowest address for a buffer at which no other buffer is stored while it is alive."""
+    """Return the lowest address for a buffer where no other buffer is stored during its lifetime."""
     address = 0
     for other, base in sorted((taken for taken in neighbours if taken[0].meets(buffer)), key=lambda taken: taken[1]):
         if address + buffer.words <= base:
@@ -209,7 +209,7 @@ def lowest_fit(buffers: Buffers, order: Iterable[int]) -> Places:
 
 
 def search(buffers: Buffers, *, rounds: int = ROUNDS) -> Places:
-    """Place buffers by the best of many orders.
+    """Place buffers in the best of many orders.
 
     In each round a buffer that reaches the top is moved forward in the order, to a random position; the new order is
     kept if it needs no more words than the previous one. The search ends early if it reaches the lower bound.
@@ -235,7 +235,7 @@ def search(buffers: Buffers, *, rounds: int = ROUNDS) -> Places:
 
 
 def planned(buffers: Buffers, *, rounds: int = ROUNDS) -> dict[str, Places]:
-    """Place buffers by every method: strict, shared, lowest fits, and a search."""
+    """Place buffers with every method: strict, shared, lowest fits, and a search."""
     return {"strict": strict(buffers), "shared": shared(buffers),
             **{f"lowest fit by {name}": lowest_fit(buffers, _ordered(buffers, key)) for name, key in ORDERS.items()},
             "search": search(buffers, rounds=rounds)}
@@ -299,7 +299,7 @@ def make_plan(profile: Profile, *, method: str | None = None, rounds: int = ROUN
                 places=dict(zip(profile.words, places[method], strict=True)))
 
 
-_ELEMENTS = 1 << BASE_BITS  # maximum elements of weights or gradients that an operand can address
+_ELEMENTS = 1 << BASE_BITS  # maximum number of weights or gradients that an operand can address
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,14 +325,14 @@ def rooms_of(plan: Plan) -> dict[str, Room]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ListProgram:
-    """Lists of a pass in the form in which they are written to the activation memory."""
+    """Lists of a pass, in the form that is written to the activation memory."""
 
     words: npt.NDArray[np.uint32]  # all lists, in order
     base: int  # address of the first list
     starts: Sequence[int]  # address of each list, in the order of execution
     examples: int  # maximum number of examples of a command
-    #: Buffers that the host writes before the pass, and buffers that it reads after the pass. The former remain
-    #: intact until the end of the pass, so that it can be repeated.
+    #: Buffers that the host writes before the pass, and buffers that it reads after the pass. The buffers that the
+    #: host writes remain intact until the end of the pass, so that the pass can be repeated.
     given: Sequence[str]
     taken: Sequence[str]
     further: int = 0  # offset that is added to the addresses of ``given``, in elements
@@ -355,9 +355,9 @@ class ListProgram:
             yield list(instructions)
 
     def profile(self, rooms: Mapping[str, Room], engine: Engine) -> Profile:
-        """Build the program of buffers in given address ranges; instructions without buffers are omitted.
+        """Build the program of buffers with given address ranges; instructions without buffers are omitted.
 
-        Raises ``PlanError`` if an instruction is invalid, or accesses words that are not in a single range.
+        Raises ``PlanError`` if an instruction is invalid, or if it accesses words outside a single range.
         """
         operations = [Operation("the host gives", writes=tuple(self.given))]
         for instruction in itertools.chain(*self.lists(engine)):

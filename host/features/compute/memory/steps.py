@@ -1,7 +1,7 @@
 """Programs of steps, each described by its operands, its function, and its modelled cycles.
 
 Buffers and a plan (:mod:`host.features.compute.memory.plan`) are derived from the description. The program can be run
-in a memory of exactly the plan's words, so that every number that a step reads comes from a planned address.
+in a memory with exactly the words of the plan, so every number that a step reads comes from a planned address.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ def product_cycles(*sizes: int, count: int = 1) -> int:
 
 
 def pass_cycles(words: int) -> int:
-    """Return the modelled cycles of an element-wise pass, or of sums, over a number of words."""
+    """Return the modelled cycles of an element-wise pass, or of sums, over ``words`` words."""
     return -(-words // LANES) + PASS
 
 
@@ -63,7 +63,7 @@ class StepProgram:
     #: Rows and columns of each buffer.
     shapes: Mapping[str, tuple[int, int]]
     steps: Sequence[Step]
-    #: Buffers that the host writes before the first step, and buffers that it also reads after the last step.
+    #: Buffers that the host writes before the first step, and buffers that the host reads after the last step.
     given: Sequence[str] = ()
     taken: Sequence[str] = ()
     #: Buffers that have been stored in place of another buffer.
@@ -91,7 +91,7 @@ class StepProgram:
         return dataclasses.replace(self, aliases=aliases)
 
     def run(self, places: Mapping[str, int], tensors: Mapping[str, npt.NDArray[Any]]) -> dict[str, Array]:
-        """Execute the steps in a memory of just the planned words; return the arrays that the host reads."""
+        """Execute the steps in a memory with only the planned words; return the arrays that the host reads."""
         words = self.profile.words
         memory = np.full(max(places[name] + count for name, count in words.items()), np.nan, np.float32)
 
@@ -115,8 +115,8 @@ def perceptron_profile(widths: Sequence[int], examples: int) -> Profile:
     """Describe the buffers of a perceptron of these widths, including inputs and outputs, for comparison.
 
     Softmax, and the loss with its gradient, are separate operations; the lists of :mod:`host.features.compute.lists`
-    have one instruction for both, rows padded to whole memory rows, and a buffer of the loss. A product includes its
-    bias and ReLU, and backward includes the ReLU's gate. Gradients of parameters are not included.
+    have a single instruction for the two, pad rows to whole memory rows, and have a buffer for the loss. A product
+    includes its bias and ReLU, and backward includes the ReLU's gate. Gradients of parameters are not included.
     """
     count = len(widths) - 1
     outputs = ["inputs", *(f"output {number}" for number in range(1, count + 1))]

@@ -42,15 +42,15 @@ _NOTHING = 0x7FA0_DEAD
 
 
 class WrongProductError(Exception):
-    """A tiling has changed a result; no tiling may do so."""
+    """A tiling has changed a result, although results must not depend on the tiling."""
 
 
 def product(sizes: tuple[int, int, int], array: Array, *, transpose_a: bool = False, transpose_b: bool = False,
             ones: bool = False, starts: bool = False, gated: bool = False) -> GemmJob:
     """Build a product without factors, with its operands stored one after another in a node's memories.
 
-    A and the gate are in the activation memory; B is in the weight memory, with the row that sums may start from;
-    C is in the gradient memory. See :func:`host.features.compute.instructions.best_factors` for the parameters.
+    A and the gate are in the activation memory; B is in the weight memory, with the row that sums may start from; C
+    is in the gradient memory. The parameters are as for :func:`host.features.compute.instructions.best_factors`.
     """
     m, k, n = sizes
     lanes = array.lanes
@@ -130,13 +130,13 @@ def node_of(job: GemmJob, array: Array, *, products: int = 1) -> NodeConfig:
 
 
 def _node_cycles(array: Array) -> Callable[[GemmJob], int]:
-    """Cycles of a product on a node, where memory reads return through the queues of the engine."""
+    """Cycles of a product on a node; memory reads return through the queues of the engine."""
     memory = Memory(latency=MemoryAccess.latency)
     return dataclasses.replace(array.model, memory=memory).cycles
 
 
 class ModelCost:
-    """Cycles of a command by the model of the engine; they equal the cycles that the engine counts.
+    """Cycles of a command according to the engine's model, equal to the cycles that the engine counts.
 
     The job is a product without factors. ``cycles`` returns the cycles of one product of a plan, by default from
     :class:`~sim.golden.features.compute.gemm_cycles.GemmCycles`.

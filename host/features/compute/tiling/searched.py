@@ -45,7 +45,7 @@ class SearchedFactors(contextlib.ExitStack):
 
     A product is searched when it is first requested, on a simulated node with the run's configuration, and the result
     is written to a file; the node's arithmetic does not affect cycles. Products that do not fit in the memories of
-    the node have the default factors. The node is simulated until the context ends.
+    the node use the default factors. The node is simulated until the context ends.
     """
 
     def __init__(self, node: NodeConfig, path: Path, *, arithmetic: Arithmetic = Arithmetic.NATIVE):
@@ -57,7 +57,7 @@ class SearchedFactors(contextlib.ExitStack):
         self._kept: dict[str, dict[str, Any]] = {}
         with contextlib.suppress(FileNotFoundError, ValueError):
             self._kept = json_files.read_sealed(path)
-        self.found: dict[str, Tiling] = {}  # tilings of the requested products, by a string of sizes and options
+        self.found: dict[str, Tiling] = {}  # tilings of requested products, keyed by a string of sizes and options
 
     def _words(self, memory: str) -> int:
         """Number of words of a memory of the nodes."""
@@ -113,6 +113,6 @@ def _space(array: Array, job: GemmJob) -> Space:
 
 
 def _state(nest: Nest, factors: Mapping[str, int]) -> State | None:
-    """Return the state with these factors, or None if no state has them."""
+    """Return the state with these factors, or None if there is no such state."""
     return next((state for state in nest.space if isinstance(plan := nest.plan(state), Plan)
                  and all(getattr(plan.job, name) == factors[name] for name in FACTORS)), None)

@@ -23,17 +23,17 @@ from sim.golden.exponential import exp
 __all__ = ["Network", "actor_critic", "annealing", "best_first", "optuna_search", "random_search"]
 
 _NEIGHBOURS = 3  # number of neighbours that are drawn at a time (rho)
-#: Evaluations without improvement before the search restarts: divisor of the budget, and lower limit.
+#: Evaluations without improvement before the search restarts: divisor of the budget, and minimum number.
 _PATIENCE, _LEAST = 12, 25
 
 
 def best_first(evaluations: Evaluations, generator: np.random.Generator, *, start: State | None = None) -> None:
     """Evaluate states until the budget is exhausted, from ``start`` or by default from a random state.
 
-    A few of the new neighbours of the state with the lowest cost are drawn, evaluated and queued. A state is removed
-    from the queue with its last neighbour. If nothing better is found in a twelfth of the budget, but at least 25
-    evaluations, the search restarts from a different state. The published rule never restarts, and stays within the
-    states that can be reached with one form of tile.
+    A few new neighbours of the state with the lowest cost are drawn, evaluated and queued. A state is removed from
+    the queue when its last neighbour has been drawn. If a twelfth of the budget, but at least 25 evaluations, brings
+    no improvement, the search restarts from a different state. The published rule never restarts, and stays within
+    the states that can be reached with one form of tile.
     """
     space = evaluations.nest.space
     patience = max(_LEAST, evaluations.left // _PATIENCE)
@@ -96,7 +96,7 @@ class _Adam:
 
 
 class Network:
-    """Actor and critic with a given number of inputs and moves, which share a hidden layer with ReLU."""
+    """Actor and critic for a given number of inputs and moves; they share a hidden layer with ReLU."""
 
     def __init__(self, inputs: int, moves: int, generator: np.random.Generator):
         def weights(rows: int, columns: int) -> _Adam:
@@ -145,7 +145,7 @@ def numbers(space: Space, state: State) -> Array:
 def actor_critic(evaluations: Evaluations, generator: np.random.Generator, *, start: State | None = None) -> None:
     """Evaluate states until the budget is exhausted, from ``start`` or by default from a random state.
 
-    If walks from the best state find nothing new, walks start from an evaluated state or a random one.
+    If walks from the best state find nothing new, they start from an evaluated state or a random state.
     """
     space = evaluations.nest.space
     moves = space.moves
@@ -193,7 +193,7 @@ def _step(network: Network, space: Space, state: State, evaluations: Evaluations
 
 #: Temperature at the start and at the end, as fractions of the cost.
 _HOT, _COLD = 1.0, 0.01
-_IDLE = 50  # maximum number of steps among known states
+_IDLE = 50  # maximum number of consecutive steps to known states
 
 
 def random_search(evaluations: Evaluations, generator: np.random.Generator) -> None:
@@ -203,10 +203,10 @@ def random_search(evaluations: Evaluations, generator: np.random.Generator) -> N
 
 
 def annealing(evaluations: Evaluations, generator: np.random.Generator) -> None:
-    """Move to random neighbours of a state: always if they cost less, else with a falling probability.
+    """Move to random neighbours: always if they cost less, otherwise with a falling probability.
 
-    The temperature falls geometrically with the evaluations; a known neighbour costs no evaluation. After many steps
-    among known states the search continues from a random state.
+    The temperature falls geometrically with the evaluations; a known neighbour costs no evaluation. After many
+    consecutive steps to known states, the search continues from a random state.
     """
     space, budget = evaluations.nest.space, evaluations.left
     with contextlib.suppress(ExhaustedError):
@@ -242,7 +242,7 @@ def optuna_search(evaluations: Evaluations, generator: np.random.Generator) -> N
         return float(evaluations.cost(tuple(factors)))
 
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=int(generator.integers(1 << 31))))
-    for _ in range(10 * evaluations.left):  # a known state that is proposed again costs no evaluation, but time
+    for _ in range(10 * evaluations.left):  # a known state costs no evaluation, but time
         if not evaluations.left:
             break
         study.optimize(objective, n_trials=1)

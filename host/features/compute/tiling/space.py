@@ -11,10 +11,10 @@ from one level of a dimension to another.
 | outer | panels, one after another, with k innermost | the same |
 | products | separate products: instructions of a list | |
 
-A state of two levels has panel and outer loops; its tile is the one with the fewest operands per term that fits into
-the panel, with fewer rows if two are equal. A state of three levels also has the tile, and a state of four has the
-products as the outermost level. The levels of k are always outer loops and panel. Operands in blocks along k require
-panels of whole blocks, unless a panel is one tile or contains all terms.
+A state of two levels has panel and outer loops; its tile is the tile with the fewest operands per term that fits into
+the panel, and with fewer rows if two tiles are equal. A state of three levels also has the tile, and a state of four
+levels has the products as the outermost level. The levels of k are always outer loops and panel. Operands in blocks
+along k require panels of whole blocks, unless a panel is one tile or contains all terms.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ class Move:
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """All states of a product; raises ``ValueError`` if a size is no power of two or a level is missing."""
+    """All states of a product; raises ``ValueError`` if a size is not a power of 2 or a level is missing."""
 
     sizes: tuple[int, int, int]  # m, k and n: powers of two
     depths: tuple[int, int, int]  # number of levels of m, k and n
@@ -104,7 +104,7 @@ class Space:
 
     @staticmethod
     def split(exponent: int, bars: list[int]) -> tuple[int, ...]:
-        """Return the exponents of factors, given the sorted positions of bars among ``exponent`` twos."""
+        """Return the exponents of factors; the sorted positions of bars divide ``exponent`` twos among them."""
         ends = [-1, *map(int, bars), exponent + len(bars)]
         return tuple(after - before - 1 for before, after in itertools.pairwise(ends))
 
@@ -148,7 +148,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Nest:
-    """States of a space, as products on an array."""
+    """The states of a space as products on an array."""
 
     #: A space with two levels of k.
     space: Space
@@ -176,7 +176,7 @@ class Nest:
         return self.levels or _LEVELS[self.space.depths[0]]
 
     def plan(self, state: State) -> Plan | int:
-        """Return the plan that implements a state, or the number of factors of two by which it does not fit."""
+        """Return the plan that implements a state, or the excess factors of two if the state does not fit."""
         m, n = (dict(zip(self.names, factors, strict=True)) for factors in (state[0], state[2]))
         rounds: int = state[1][1]
         tile, misfit = self._tile(m, n)
@@ -186,13 +186,13 @@ class Nest:
         misfit += sum(max(0, max(0, size - lanes) + max(0, rounds - lanes) - room) for size in inside)
         products = [sizes.get(Level.PRODUCTS, 0) for sizes in (m, n)]
         misfit += max(0, sum(products) - _PRODUCTS)
-        # With lines along k or m, check that no panel after the first one starts inside a memory row.
+        # With lines along k or m, check that each panel starts at the beginning of a memory row.
         loops = self.job.loops
         if loops.align_k and state[1][0] and self.job.k > 1 << rounds:
             misfit += max(0, lanes - rounds)
         if loops.align_m and self.job.m > 1 << inside[0]:
             misfit += max(0, lanes - inside[0])
-        # Check for panels that would divide a block of operands; a single tile may, since its sums stay in the array.
+        # Check that panels do not divide a block of operands; a single tile may, since its sums stay in the array.
         block = operands_of(self.array.operands).terms.bit_length() - 1
         if inside != list(self._shape(tile)) and self.job.k > 1 << rounds:
             misfit += max(0, block - rounds)
@@ -209,7 +209,7 @@ class Nest:
         return rows.bit_length() - 1, columns.bit_length() - 1
 
     def _tile(self, m: dict[Level, int], n: dict[Level, int]) -> tuple[int, int]:
-        """Return the tile form closest to a state, and the number of factors of two by which it misses."""
+        """Return the tile form closest to a state, and the number of factors of two by which the two differ."""
         forms = []
         for tile in range(SLOTS.bit_length()):
             rows, columns = self._shape(tile)
@@ -234,7 +234,7 @@ class Evaluations:
     """States of a search with their costs, up to a budget of evaluations.
 
     A state that does not fit the array counts as an evaluation as well. It costs more than any state that fits, and
-    more for each factor of two in excess, so that a search that starts there is guided to states that fit.
+    more for each excess factor of two, so that a search that starts there is guided to states that fit.
     """
 
     def __init__(self, nest: Nest, cost: Cost, budget: int):
@@ -245,7 +245,7 @@ class Evaluations:
         self.measured = 0  # number of evaluations of states that fit
         #: Lowest cost after each evaluation; costs of states that do not fit are included until one fits.
         self.curve: list[int] = []
-        self.best: State | None = None  # state with the lowest cost, the first one of several
+        self.best: State | None = None  # state with the lowest cost; the first of them if there are several
 
     @property
     def worst(self) -> int:
