@@ -47,8 +47,8 @@ class WeightUpdates:
         """Give all nodes the same weights, in the form that a fused update leaves.
 
         On nodes with master weights, each block becomes the master weights of the node that owns it. With a weight
-        codec, all nodes then receive its decoded codes, by a fused update of zeros with its own settings. Gradients
-        and residuals are zero afterwards.
+        codec, all nodes then receive the block's decoded codes through a fused update with zero gradients and special
+        settings. Gradients and residuals are zero afterwards.
         """
         vector = len(weights) if where is None else where
         if self._formats.has_residual:  # the residual would otherwise be added to these zeros
@@ -73,7 +73,7 @@ _PARTS = {
     Operation.QUIESCE: (),
 }
 
-#: Operations that can have one rank own all groups.
+#: Operations for which one rank can own all groups.
 _OWNED = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
 
 
@@ -86,10 +86,10 @@ class RingCollectives(WeightUpdates):
         self._partition = partition
 
     def submit(self, operation: Operation, where: Where = 0, *, root: int = 0, owner: int | None = None,
-               first: int = 0, length: int | None = None) -> PendingCommand[Outcome]:
+               first: int = 0, length: int | None = None, begin: int = 0) -> PendingCommand[Outcome]:
         """Queue a collective on all nodes after earlier commands, without waiting for it.
 
-        The optimizer uses the settings in the registers at the time when the command starts.
+        The optimizer uses the settings that the registers contain when the command starts.
 
         A command may cover a part of the vector, with bit-identical results to a command for the whole vector: the
         block of a group of 32 elements depends only on its position in the vector.
@@ -102,12 +102,15 @@ class RingCollectives(WeightUpdates):
         operation : Operation
             Operation that nodes carry out together, or QUIESCE.
         root : int
-            Rank that a BROADCAST starts from.
+            Rank where a BROADCAST starts.
         owner : int, optional
             Rank that owns all groups in this FUSED_UPDATE or ALL_REDUCE, and holds all state; by default
             :attr:`host.driver.ring_memory.RingPartition.root`.
         first, length : int
             First element and number of elements of the part: multiples of 32, or up to the end of the vector.
+        begin : int
+            Index of the vector's first element in a longer vector, of which each node has only this part: a multiple
+            of 32. For operations without state.
         """
         if operation not in _PARTS:
             raise ValueError(f"Operation to submit must be one of {', '.join(each.name for each in _PARTS)}, not "
@@ -119,9 +122,12 @@ class RingCollectives(WeightUpdates):
         if first % GROUP or not 0 <= first <= first + length <= whole or (length % GROUP and first + length != whole):
             raise ValueError(f"Part of {whole:,} elements must begin and end with a group of {GROUP}, not be "
                              f"{length:,} from {first:,} on")
+        if begin < 0 or begin % GROUP or (begin and "state" in parts):
+            raise ValueError(f"Part of a longer vector must begin at a multiple of {GROUP}, and at 0 in an update, "
+                             f"not at {begin:,}")
         nodes, groups = self._commands.nodes, first // GROUP
         common = {"root": root if owner is None else owner, "root_reduce": int(owner is not None), "length": length,
-                  "block_offset": groups % nodes}
+                  "block_offset": (groups + begin // GROUP) % nodes}
         fields = []
         for rank in range(nodes):
             offsets = dict.fromkeys(parts, first)
@@ -155,7 +161,7 @@ class RingCollectives(WeightUpdates):
         parts = self._parts(Operation.FUSED_UPDATE, where, None)
         fields = []
         for rank, owned in enumerate(self._partition.owned(parts["weights"].length)):
-            # Block b begins with group b, and contains every n-th group from there on, for n nodes.
+            # For n nodes, block b contains every n-th group, starting with group b.
             first = GROUP * self._partition.block_of(rank) if len(owned) else 0
             bases = {REGION_BASES[part]: buffer.base + (0 if part == "state" else first)
                      for part, buffer in parts.items()}
@@ -174,7 +180,7 @@ class RingCollectives(WeightUpdates):
         return parts
 
     def _state_offset(self, groups: int) -> int:
-        """Words of state, or of master weights, in ``groups`` groups, according to the latest settings."""
+        """Number of words of state or master weights in ``groups`` groups, with the latest settings."""
         packed = bool(self._settings.optimizer_field("packed_state"))
         if groups and packed and self._formats.has_master:
             raise ValueError("Part of a vector must have state in binary32 on nodes with a weight codec, whose "
@@ -196,9 +202,10 @@ class RingCollectives(WeightUpdates):
         for an ``owner`` of all blocks."""
         return self.submit(Operation.FUSED_UPDATE, where, owner=owner).result()
 
-    def all_reduce(self, where: Where, *, owner: int | None = None) -> Outcome:
-        """Replace the gradients of all nodes by their sum; see :meth:`submit` for a single ``owner``."""
-        return self.submit(Operation.ALL_REDUCE, where, owner=owner).result()
+    def all_reduce(self, where: Where, *, owner: int | None = None, begin: int = 0) -> Outcome:
+        """Replace the gradients of all nodes by their sum; see :meth:`submit` for a single ``owner``, and for a part
+        of a longer vector that begins at element ``begin``."""
+        return self.submit(Operation.ALL_REDUCE, where, owner=owner, begin=begin).result()
 
     def reduce_scatter(self, where: Where) -> Outcome:
         """Replace the gradients of each node's own block by their sum."""

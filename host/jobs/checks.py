@@ -62,13 +62,13 @@ _LENGTH = Integer(1, MAX_LENGTH)
 LENGTHS = _Several(_LENGTH, single=True, minimum=1)
 SEVERAL_LENGTHS = _Several(_LENGTH, single=False, minimum=1)
 
-#: Argument: None, one optimizer for all groups, or one for each group. The second kind accepts only a sequence.
+#: Argument: None, one optimizer for all groups, or one per group. The second kind accepts only a sequence.
 OPTIMIZERS = Optional(_Several(OPTIMIZER, single=True))
 SEVERAL_OPTIMIZERS = _Several(OPTIMIZER, single=False)
 
 
 def gradient_codec(name: str | None, density: float | None) -> str:
-    """Codec of gradients; by default raw, or zero_value if there is a density, which creates zeros."""
+    """Codec of gradients; by default raw, or zero_value if a density is given, which creates zeros."""
     if name is not None:
         return name
     return str(RAW if density is None else ZERO_VALUE)
@@ -104,9 +104,16 @@ def check_job(config: Configuration, lengths: Sequence[int], *, nodes: int, opti
         check_zeros(config.gradients)
     largest = largest_part(config, nodes=nodes, planes=optimizers[0].planes if optimizers else 0,
                            packed_state=packed_state, errors=density is not None)
-    if part is not None and not (0 < part <= largest and part % GROUP == 0):
-        raise ValueError(f"Part must be a positive multiple of {GROUP} of at most {largest:,} elements, not "
+    # Updated parts begin with the block of rank 0, as their group does, so that state is where it is without parts.
+    unit = int(GROUP) * nodes if optimizers else int(GROUP)
+    if part is not None and not (0 < part <= largest and part % unit == 0):
+        raise ValueError(f"Part must be a positive multiple of {unit} of at most {largest:,} elements, not "
                          f"{represent(part)}")
+    if part is None and largest < max(lengths):
+        part = largest // unit * unit
+        if not part:
+            raise ValueError(f"Memories must have room for parts of {unit:,} elements, or for all {max(lengths):,}, "
+                             f"not for {largest:,}")
     return largest if part is None else part
 
 

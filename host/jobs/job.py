@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from hdl.group import GROUP
 from host.arguments import Flag, Instance, Integer, Items, Optional, checked, represent
 from host.driver.memory import Buffers
 from host.driver.results import Cycles, Outcome, total
@@ -48,9 +49,9 @@ class Job:
     """Vectors of any length on a ring. The end of a ``with`` block, or :meth:`close`, closes the job.
 
     The job's vector consists of one or more groups of elements, each with its own optimizer; see :attr:`groups`.
-    Every group begins at a multiple of 32 elements; elements between two groups are unused. The nodes treat a group,
-    or a part of one that is too long for their memories, as a separate vector: the order in which an element's
-    gradients are summed depends on its index in that vector.
+    Every group begins at a multiple of 32 elements; elements between two groups are unused. The order in which an
+    element's gradients are summed depends on its index in its group, and not on the parts into which a group is split
+    if it is too long for the nodes' memories.
 
     Parameters
     ----------
@@ -59,7 +60,7 @@ class Job:
     lengths : sequence of int
         Number of elements of each group.
     optimizers : sequence of Optimizer
-        One for each group, all with the same number of state planes; empty if the job only sums.
+        One optimizer for each group, all with the same number of state planes; empty if the job only sums.
     packed_state : bool
         Whether nodes store state as bfloat16.
     density : float, optional
@@ -68,7 +69,8 @@ class Job:
     check : bool
         Whether every result is compared with the golden model, which also predicts the traffic.
     part : int, optional
-        Number of elements of the longest part; by default as large as the nodes' memories allow.
+        Number of elements of the longest part; by default as large as the nodes' memories allow. A multiple of 32,
+        and in a job with optimizers of 32 times the number of nodes.
 
     Members
     -------
@@ -110,7 +112,7 @@ class Job:
     # Closing.
 
     def own(self, owned: contextlib.ExitStack) -> None:
-        """Close a stack of contexts with the job, at the latest when the job is unused or the process ends."""
+        """Close a stack of contexts together with the job, or when the job is unused or the process ends."""
         Instance(contextlib.ExitStack, "an ExitStack").take("Owned", owned)
         self._close = weakref.finalize(self, _close, owned, os.getpid())
 
@@ -148,7 +150,9 @@ class Job:
 
     # Sums.
 
-    def all_reduce(self, values: npt.ArrayLike, *, places: npt.ArrayLike | None = None) -> tuple[Vector, Figures]:
+    @checked(begin=Integer(0))
+    def all_reduce(self, values: npt.ArrayLike, *, places: npt.ArrayLike | None = None,
+                   begin: int = 0) -> tuple[Vector, Figures]:
         """Sum one vector per node, of any length.
 
         Parameters
@@ -158,6 +162,9 @@ class Job:
             Indices of the elements in the job's vector. Gradient values of these elements that a lossy codec, or a
             density, has kept back are added. Without indices, nothing is added or kept back, and every nonzero
             element is sent.
+        begin : int
+            Index of the first value in a longer vector of which these are a part: a multiple of 32. The sums are
+            those of the longer vector, however it is split.
 
         Returns
         -------
@@ -165,6 +172,8 @@ class Job:
         figures : Figures
         """
         self._require_open()
+        if begin % GROUP:
+            raise ValueError(f"Part of a longer vector must begin at a multiple of {GROUP}, not at {begin:,}")
         vectors = self._checked("Values", values)
         where = None if places is None else self._places(places, vectors.shape[1])
         if self._optimizers and where is not None:
@@ -174,12 +183,12 @@ class Job:
         figures = Figures()
         for first in range(0, vectors.shape[1], self._slots.longest):
             run = slice(first, min(first + self._slots.longest, vectors.shape[1]))
-            sums[run], cost = self._all_reduce(vectors[:, run], None if where is None else where[run])
+            sums[run], cost = self._all_reduce(vectors[:, run], None if where is None else where[run], begin + first)
             figures += cost
         self.figures += figures
         return sums, figures
 
-    def _all_reduce(self, values: Vector, places: Places | None) -> tuple[Vector, Figures]:
+    def _all_reduce(self, values: Vector, places: Places | None, begin: int) -> tuple[Vector, Figures]:
         ring = self._ring
         self._start()
         if places is None:
@@ -190,11 +199,11 @@ class Job:
             buffers = self._slots.bring(places)
         ring.memory.write_gradients(list(values), buffers)
         sent, chosen = self._sparsify(list(values), places, buffers)
-        outcome = ring.collectives.all_reduce(buffers)
+        outcome = ring.collectives.all_reduce(buffers, begin=begin)
         actual = ring.memory.read_gradients(buffers)
         traffic = None
         if self._model is not None:
-            total, traffic = self._model.all_reduce(sent, places)
+            total, traffic = self._model.all_reduce(sent, places, begin)
             self._compare("sums", total, actual)
         return actual[0], self._cost(values.shape[1], outcome, chosen, traffic)
 
@@ -208,8 +217,8 @@ class Job:
         ----------
         weights : array of float32, shape (length,)
         fresh : bool
-            Whether the job restarts, at step 0, with zero state; otherwise the optimizer's state, and values that a
-            density has kept back, are preserved. Residuals of a gradient codec are lost.
+            Whether the job restarts, at step 0, with zero state; otherwise the optimizer's state, and values kept
+            back because of a density, are preserved. Residuals of a gradient codec are lost.
         """
         self._require_open()
         array = _array("Weights", weights)
@@ -233,7 +242,7 @@ class Job:
 
     def step(self, gradients: npt.ArrayLike,
              optimizers: Sequence[Optimizer | None] | None = None) -> tuple[Vector, Figures]:
-        """Update the weights by the mean of the nodes' gradients, using the optimizers of the groups.
+        """Update the weights with the mean of the nodes' gradients, using the optimizers of the groups.
 
         Parameters
         ----------

@@ -1,20 +1,20 @@
 """Reduction of ``DistributedDataParallel`` gradients, by a method chosen in each backward pass.
 
 Every module gets one communication hook when it is created. For each bucket, the hook considers the module's own
-process group, the type of the gradients, and the optimizers that exist at that time: gradients of parameters on the
+process group, the type of the gradients, and the optimizers that exist at the time: gradients of parameters on the
 nodes stay local, other float32 gradients of a module in the group of all ranks are averaged over the ring, and
 everything else is averaged in the module's own group over gloo. A hook that the script registers replaces this hook.
 
-A lossy codec, or a density, keeps back a part of each gradient and adds it to a later gradient of the same parameter.
-A DDP bucket is summed without the names of its parameters, and buckets change after the first step; the hook knows
-the parameters.
+With a lossy codec or a density, a part of each gradient is kept back and added to a later gradient of the same
+parameter. DDP sums a bucket without regard to its parameters, and buckets change after the first step; the hook has
+access to the parameters.
 """
 
 import dataclasses
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from host.driver.memory import aligned
 from host.pytorch import ownership
 from host.pytorch.client import client
 from host.pytorch.messages import RING, AllReduce, Buffers, Made, Open
@@ -37,8 +38,8 @@ class Passes:
     """Counts of forward and backward passes so far, which distinguish requests in different steps.
 
     A module in ``DistributedDataParallel`` has its own counts, which include passes that sum its gradients, but not
-    passes under ``no_sync()``, where ranks may differ. All other modules share two counts: calls of outermost modules
-    with parameters that require gradients, and calls of ``torch.autograd.backward``.
+    passes under ``no_sync()``, since ranks may differ in these. All other modules share two counts: calls of
+    outermost modules with parameters that require gradients, and calls of ``torch.autograd.backward``.
     """
 
     forward: int = 0
@@ -59,7 +60,7 @@ def _enter(module: torch.nn.Module, arguments: Any) -> None:
 
 
 def _leave(module: torch.nn.Module, arguments: Any, output: Any) -> None:
-    # Remove calls that ended with an error in a hook, for which no end was recorded.
+    # Remove calls that ended with an error in a hook, since their end was not recorded.
     while _calls and _calls.pop() is not module:
         pass
 
@@ -82,7 +83,7 @@ def _agree_on_infinities() -> None:
     """Make ranks agree in ``GradScaler`` whether a gradient of an optimizer on the nodes is finite.
 
     These gradients differ between ranks, so one rank may find an infinity that other ranks do not have. All ranks
-    must then skip the step and lower the scale, as they do if the mean is infinite.
+    must then skip the step and lower the scale, as with an infinite mean.
     """
     unscale = torch.amp.GradScaler._unscale_grads_
 
@@ -102,6 +103,9 @@ def _agree_on_infinities() -> None:
 
 _BUILTIN = {dist.BuiltinCommHookType.ALLREDUCE: allreduce_hook,
             dist.BuiltinCommHookType.FP16_COMPRESS: fp16_compress_hook}
+
+#: Gradient of a parameter: the number of a job, the parameter's first index in its vector, and the gradient.
+_Piece = tuple[int, int, torch.Tensor]
 
 #: Reduction of each module.
 _reductions: "weakref.WeakKeyDictionary[Any, Reduction]" = weakref.WeakKeyDictionary()
@@ -131,6 +135,7 @@ class Reduction:
         self._module, self._keeps = weakref.ref(module), keeps
         self._group = module.process_group
         self.passes = Passes()  # passes of the module that sum gradients
+        self._order = WeakTensorKeyDictionary()  # places of parameters, if nothing is kept back
         # State and hook registered by the script.
         self.script: tuple[Any, Callable[[Any, Any], Any]] | None = None
 
@@ -155,37 +160,43 @@ class Reduction:
                     .then(lambda future: future.value()[0]))
         for parameter, local in zip(parameters, owned, strict=True):
             (ownership.note_local if local else ownership.note_mean)(parameter)
-        if not any(owned):
-            return _done(self._average(buffer, parameters))
         pairs = zip(parameters, bucket.gradients(), owned, strict=True)
         rest = [(parameter, gradient) for parameter, gradient, local in pairs if not local]
         if rest:
-            means = self._average(torch.cat([gradient.reshape(-1) for _, gradient in rest]),
-                                  [parameter for parameter, _ in rest])
-            for (_, gradient), mean in zip(rest, means.split([piece.numel() for _, piece in rest]), strict=True):
-                gradient.copy_(mean.view_as(gradient))
+            self._average(*zip(*rest, strict=True))
         return _done(buffer)
 
-    def _average(self, gradients: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Average the concatenated gradients of some parameters over the ring."""
-        values = (gradients.detach() * (1 / self._group.size())).numpy()
-        if not self._keeps:
-            return torch.from_numpy(client().ask(AllReduce(values=values, made=self._made())))
-        self._make_room(parameters)
-        jobs: dict[int, tuple[list[Any], list[Any]]] = {}  # indices in ``values``, and in the job's vector
-        starts = itertools.accumulate((parameter.numel() for parameter in parameters), initial=0)
-        for parameter, start in zip(parameters, starts, strict=False):
-            job, first = _kept[parameter]
-            here, there = jobs.setdefault(job, ([], []))
-            here.append(np.arange(start, start + parameter.numel()))
-            there.append(np.arange(first, first + parameter.numel()))
-        means = np.empty_like(values)
-        for job, (here, there) in jobs.items():
-            elements = np.concatenate(here)
-            means[elements] = client().ask(AllReduce(
-                values=np.ascontiguousarray(values[elements]), job=job, places=np.concatenate(there),
-                made=self._made()))
-        return torch.from_numpy(means)
+    def _average(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
+        """Replace the gradients of some parameters by their averages over the ring.
+
+        Sums are parts of one vector of all parameters, in which each parameter begins a group of 32 elements. Their
+        bits do not depend on how parameters are distributed among buckets.
+        """
+        starts = self._starts(parameters)
+        pieces = sorted((*starts[index], index) for index, gradient in enumerate(gradients) if gradient.numel())
+        factor = 1 / self._group.size()
+        for run in _runs([(job, first, gradients[index]) for job, first, index in pieces]):
+            job, begin, _ = run[0]
+            values = np.zeros(run[-1][1] + run[-1][2].numel() - begin, np.float32)
+            for _, first, gradient in run:
+                values[first - begin:][:gradient.numel()] = (gradient.detach() * factor).reshape(-1).numpy()
+            places = np.arange(begin, begin + len(values)) if self._keeps else None
+            means = client().ask(AllReduce(values=values, job=job if self._keeps else None, places=places,
+                                           begin=begin, made=self._made()))
+            for _, first, gradient in run:
+                gradient.copy_(torch.from_numpy(means[first - begin:][:gradient.numel()]).view_as(gradient))
+
+    def _starts(self, parameters: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
+        """For each parameter, the job that keeps back its gradients, or 0, and its first index in the vector."""
+        if self._keeps:
+            self._make_room(parameters)
+            return [_kept[parameter] for parameter in parameters]
+        if any(parameter not in self._order for parameter in parameters):
+            module = self._module()
+            every = list(parameters if module is None else module.module.parameters())
+            for parameter, first in zip(every, _aligned_starts(every), strict=False):
+                self._order[parameter] = 0, first
+        return [self._order[parameter] for parameter in parameters]
 
     def _make_room(self, parameters: Sequence[torch.Tensor]) -> None:
         """Open a job that keeps back gradients, for parameters that are reduced for the first time."""
@@ -196,7 +207,7 @@ class Reduction:
         new = [parameter for parameter in (module.module.parameters() if module is not None else parameters)
                if parameter not in _kept and parameter.dtype == torch.float32
                and (id(parameter) in summed or (parameter.requires_grad and not ownership.is_owned(parameter)))]
-        *firsts, length = itertools.accumulate((parameter.numel() for parameter in new), initial=0)
+        *firsts, length = _aligned_starts(new)
         job = int(client().ask(Open(lengths=(length,), made=self._made())))
         for parameter, first in zip(new, firsts, strict=True):
             _kept[parameter] = job, first
@@ -216,6 +227,22 @@ class Reduction:
         return Made(forward=self.passes.forward, backward=self.passes.backward)
 
 
+def _aligned_starts(parameters: Sequence[torch.Tensor]) -> list[int]:
+    """Index of each parameter in a vector in which each begins a group, and the length of the vector."""
+    return list(itertools.accumulate((aligned(parameter.numel()) for parameter in parameters), initial=0))
+
+
+def _runs(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
+    """Runs of gradients that follow each other in the vector of a job."""
+    run: list[_Piece] = []
+    for piece in pieces:
+        if run and (piece[0] != run[-1][0] or piece[1] != run[-1][1] + aligned(run[-1][2].numel())):
+            yield run
+            run = []
+        run.append(piece)
+    yield run
+
+
 def passes_of(parameter: torch.Tensor) -> Passes:
     """Passes of the DistributedDataParallel module that contains a parameter, or else of all other modules."""
     reduction = _of_parameter.get(parameter, lambda: None)()
@@ -232,7 +259,7 @@ def _check_join(module: Any) -> None:
 
 
 def counted(begin: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the start of forward passes: count passes that sum gradients; ranks meet if a pass syncs buffers."""
+    """Wrap the start of forward passes: count passes that sum gradients, and wait if buffers are synced."""
     @functools.wraps(begin)
     def count(self: Any, *inputs: Any, **options: Any) -> Any:
         reduction = _reductions.get(self)
@@ -249,7 +276,7 @@ def counted(begin: Callable[..., Any]) -> Callable[..., Any]:
 
 def attach(module: Any, *, keeps: bool, copied: bool = False) -> None:
     """Register the hook for a module, unless it registered its own hook during construction. A copied or unpickled
-    module has a record of the script's hook, but not the hook itself, as it would without the ring."""
+    module has a record of the script's hook, but not the hook itself, as without the ring."""
     if module._comm_hooks and not copied:
         return
     reduction = _reductions[module] = Reduction(module, keeps=keeps)

@@ -54,8 +54,8 @@ class Operation:
 class Jobs:
     """All jobs of a script, each on its own simulated ring, which is open in the context of a ``stack``.
 
-    A sum that belongs to no job is computed by the most recent job, or by a job created for it. ``announce`` is
-    called with the name of each stage of a build, and ``say`` with each line about a job, once.
+    A sum that belongs to no job is computed by the most recent job, or by a job that is created for this sum.
+    ``announce`` is called with the name of each stage of a build, and ``say`` with each line about a job, once.
     """
 
     def __init__(self, options: Options, stack: contextlib.ExitStack,
@@ -117,7 +117,8 @@ class Jobs:
             if (ask.places is None) != (first.places is None) or not np.array_equal(
                     _or_none(ask.places), _or_none(first.places)):
                 raise ValueError(f"Gradients of rank {rank} must be of the same parameters as those of rank 0")
-        sums, figures = self._jobs[number].all_reduce(np.stack([ask.values for ask in requests]), places=first.places)
+        sums, figures = self._jobs[number].all_reduce(np.stack([ask.values for ask in requests]), places=first.places,
+                                                      begin=first.begin)
         self.operations.append(Operation(kind="all_reduce", job=number, figures=figures))
         return sums
 
@@ -157,8 +158,8 @@ class WatchedJobs:
     """Jobs with operations that end early if a rank ends meanwhile.
 
     A separate thread checks the ranks every ``look`` seconds. If ``ended`` returns a sentence about a rank that has
-    ended with an error, it calls ``tell`` with the sentence, ends the operation as by SIGTERM, and calls ``end`` to
-    end the other ranks. Under :func:`~sim.verilated.processes.ended_by_signals`, the main thread raises
+    ended with an error, the thread calls ``tell`` with the sentence, ends the operation as SIGTERM would, and calls
+    ``end`` to end the other ranks. Under :func:`~sim.verilated.processes.ended_by_signals`, the main thread raises
     :class:`~sim.verilated.processes.EndedError`, which also ends the programs of a build. A simulation continues
     until the call of its library returns.
     """

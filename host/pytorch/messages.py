@@ -18,7 +18,7 @@ __all__ = ["ADDRESS", "KEEPS", "MESSAGES", "REPLACE", "RING", "STORE", "AllReduc
 
 Vector = npt.NDArray[np.float32]
 
-#: A number of ranks, jobs or elements, or the index of one.
+#: A number or an index of ranks, jobs or elements.
 _Count = Annotated[int, Within(0, 1 << 40)]
 
 #: Name of the backend that uses the ring.
@@ -49,7 +49,7 @@ class Hello:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Made:
-    """Numbers of steps and passes of a rank up to a request, which differ if one rank skips a step or pass."""
+    """Numbers of steps and passes of a rank up to a request; they differ if one rank skips a step or pass."""
 
     steps: _Count = 0  # calls of the optimizer's ``step()``
     # passes of the modules concerned that sum gradients
@@ -96,19 +96,21 @@ class AllReduce(Request):
     job: _Count | None = None  # job that stores the values that a codec or a density does not send
     # indices of the values in that job's vector
     places: Annotated[npt.NDArray[np.int64], Dimensions(1)] | None = None
+    begin: _Count = 0  # index of the first value in a longer vector, of which these are a part
     group: _Count = 0  # number of the process group, in order of creation, among the groups that contain all ranks
 
     @property
     def title(self) -> str:
         where = "" if self.places is None or not self.places.size else (
             f" from place {int(self.places[0]):,} on of job {self.job}")
+        where += f" from element {self.begin:,} on" if self.begin else ""
         return f"a sum of {self.values.size:,} elements{where}{f' in group {self.group}' if self.group else ''}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Buffers(Request):
     """Start of a forward pass that copies a module's buffers from rank 0 over gloo. All ranks must reach it before
-    the first one waits in gloo, where the reason for a skipped step would be unknown."""
+    the first rank waits in gloo, since gloo would not report the reason for a skipped step."""
 
     @property
     def title(self) -> str:
@@ -159,7 +161,7 @@ class Listen:
 class Leave:
     """The rank has no more requests."""
 
-    gloo: dict[str, tuple[_Count, _Count]]  # calls and bytes of each collective that went over gloo
+    gloo: dict[str, tuple[_Count, _Count]]  # calls and bytes of each collective that used gloo
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

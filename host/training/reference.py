@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from hdl.group import GROUP
 from host.driver.masking import MaskJob, Matrices
 from host.driver.optimizer_settings import FixedSettings, Settings
 from host.driver.protocols import VectorRing
@@ -41,7 +42,7 @@ def words_of(vector: Vector) -> Bits:
 
 
 def golden_settings(settings: Settings | FixedSettings) -> Any:
-    """Convert settings to the form of the golden model, which does not include whether state is packed."""
+    """Convert settings to the form of the golden model, which does not specify whether state is packed."""
     from sim.golden import ring as golden
 
     return golden.settings(**{name: value for name, value in dataclasses.asdict(settings).items()
@@ -54,10 +55,10 @@ def is_packed(settings: Settings | FixedSettings) -> bool:
 
 
 class Reference:
-    """Golden state of a run on a ring, in arrays with the elements of the whole vector. Operations apply to the
-    elements at some ``places``, which the nodes treat as a separate vector."""
+    """Golden state of a run on a ring, in arrays that contain the whole vector. Operations apply to the elements at
+    some ``places``, which the nodes treat as a separate vector."""
 
-    #: Counter of nodes with the words that :meth:`step` predicts.
+    #: Counter on nodes for the words that :meth:`step` predicts.
     counter = "WORDS_SENT"
 
     def __init__(self, ring: VectorRing, weights: Vector, planes: int, centroids: Bits | None = None):
@@ -142,15 +143,18 @@ class Reference:
         sent = np.count_nonzero(kept, axis=1) if bound else [length] * len(kept)
         return list(golden.floats(kept)), [length - int(count) for count in sent]
 
-    def all_reduce(self, gradients: Sequence[Vector], places: Places | None) -> tuple[Bits, "Traffic"]:
-        """Return the sum of gradients, including the residuals at ``places``, if any, and its traffic."""
+    def all_reduce(self, gradients: Sequence[Vector], places: Places | None,
+                   begin: int = 0) -> tuple[Bits, "Traffic"]:
+        """Return the sum of gradients, including the residuals at ``places``, if any, and its traffic. The gradients
+        are those of a longer vector from element ``begin`` on."""
         patterns = self._golden.bits(np.stack(gradients))
         residuals = None
         if self.residuals is not None:
             residuals = np.zeros_like(patterns) if places is None else self.residuals[:, places]
         formats = self._ring.formats
         total, traffic = self._golden.all_reduce(patterns, gradient_codec=self._gradient_codec, residuals=residuals,
-                                                 segment=formats.segment, lanes=formats.lanes)
+                                                 segment=formats.segment, lanes=formats.lanes,
+                                                 block_offset=begin // GROUP % self._ring.nodes)
         if self.residuals is not None and residuals is not None and places is not None:
             self.residuals[:, places] = residuals
         return total, traffic
@@ -230,7 +234,7 @@ class Reference:
 
 
 def _put(array: Bits, places: Places, values: Bits) -> Bits:
-    """Store values at some places of an array; for all places, return a new array, and keep the old one."""
+    """Store values at some places of an array; for all places, return a new array, and keep the old array."""
     if places is _ALL:
         return values
     array[places] = values

@@ -101,7 +101,7 @@ CALLS = {
 #: Methods of a job that take no arguments.
 WITHOUT = {"Job.state", "Job.close"}
 
-#: Values that are invalid for at least some parameters; most of them are invalid for almost all.
+#: Values that are invalid for at least some parameters; most of the values are invalid for almost all parameters.
 VALUES = [
     object(), gradring.Adam, gradring.Adam(), "2", "adam", "[/b]\n", b"2", True, np.True_, None, -1, 0, 2, 1.5, -0.5,
     math.nan, math.inf, -math.inf, 10**400, 1j, [], [1.5], ["a"], [object()], {}, {"clock": "x"}, (1, 2, 3),
@@ -243,7 +243,7 @@ def test_end_of_process(child):
 
 
 def test_moments_that_stay(opening):
-    """A warning at the caller's line names the factor, so close to 1 that bfloat16 moments stop decaying."""
+    """A warning at the caller's line names the factor that is so close to 1 that bfloat16 moments stop decaying."""
     with pytest.warns(MomentsWarning, match=r"^moments as bfloat16 stop decaying with b2 = 0\.999: ") as caught:
         job(optimizer=gradring.Adam(), packed_state=True).close()
     assert caught[0].filename == __file__

@@ -11,6 +11,7 @@ from host.jobs.checks import check_job, groups_of
 from host.jobs.simulate import LARGEST, node_for, simulate
 from host.training.optimizers import SGD, Adam
 from tests.present import needs
+from tests.refusals import refuses
 
 CASES = {
     "length": ({"length": 0}, "Length must be an integer from 1 to 268435456, or a sequence of them, not 0"),
@@ -28,6 +29,8 @@ CASES = {
                  "Nodes must have error feedback for a density, to keep the elements that they do not send"),
     "part": ({"part": 100}, "Part must be a positive multiple of 32 of at most 16,384 elements, not 100"),
     "long part": ({"part": 16416}, "Part must be a positive multiple of 32 of at most 16,384 elements, not 16416"),
+    "updated part": ({"part": 160, "optimizer": Adam()},
+                     "Part must be a positive multiple of 128 of at most 16,384 elements, not 160"),
     "nodes": ({"nodes": 256}, "Nodes must be an integer from 1 to 255, not 256"),
     "both": ({"node": NodeConfig(), "gradients": "mx9"}, "Codecs must be left out with a node, which has its own"),
 }
@@ -45,6 +48,12 @@ def test_groups():
     assert groups_of([32, 1, 33]) == [slice(0, 32), slice(32, 33), slice(64, 97)]
     assert check_job(NodeConfig(), [40_000], nodes=2) == 16_384
     assert check_job(NodeConfig(), [40_000], nodes=2, part=64) == 64
+    # Updated parts are multiples of 32 for each node.
+    assert check_job(NodeConfig(), [40_000], nodes=3) == 16_384
+    assert check_job(NodeConfig(), [40_000], nodes=3, optimizers=[Adam()]) == 16_320
+    assert check_job(NodeConfig(), [16_384], nodes=3, optimizers=[Adam()]) == 16_384
+    refuses("Memories must have room for parts of 96 elements, or for all 65, not for 64", check_job,
+            NodeConfig(memories=Memories(gradient=64, weight=64, state=64)), [65], nodes=3, optimizers=[Adam()])
 
 
 @pytest.mark.parametrize(("length", "options", "expected"), [

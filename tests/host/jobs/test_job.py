@@ -9,6 +9,7 @@ from host.jobs.figures import Figures
 from host.jobs.job import JobError
 from host.jobs.simulate import simulate
 from host.training.optimizers import SGD, Adam, AdamW
+from host.transports.session import TransportName
 from tests.host.rings import CONFIGS
 from tests.refusals import refuses
 
@@ -57,15 +58,38 @@ def test_raw_gradients():
 
 
 def test_sums_in_parts():
-    """Each part is summed as if it were a separate vector, and the figures of the parts are added."""
+    """Parts have the sums of the whole vector, whoever splits it, and their figures are added."""
     values = gradients(2, 3, 1000)
-    with simulate(nodes=3, length=1000, part=384) as job:
+    with simulate(nodes=3, length=1000) as whole, simulate(nodes=3, length=1000, part=416) as job:
+        expected, _ = whole.all_reduce(values)
         sums, figures = job.all_reduce(values)
-        pieces = [job.all_reduce(values[:, first:first + 384]) for first in range(0, 1000, 384)]
+        pieces = [job.all_reduce(values[:, first:first + 416], begin=first) for first in range(0, 1000, 416)]
+    np.testing.assert_array_equal(bits(sums), bits(expected))
     np.testing.assert_array_equal(bits(sums), bits(np.concatenate([piece for piece, _ in pieces])))
     apart = Figures.total(each for _, each in pieces)
     assert figures.commands == apart.commands == 3
     assert (figures.words, figures.bound) == (apart.words, apart.bound)
+
+
+@pytest.mark.parametrize(("nodes", "gradient_codec"), [(2, "zero_value"), (3, "mx9"), (5, "raw")])
+def test_any_cut(nodes, gradient_codec):
+    """Sums, weights, state and residuals have the same bits for all lengths of parts."""
+    length, results = 1_700, []
+    values = [gradients(60 + step, nodes, length) for step in range(2)]
+    options = {"nodes": nodes, "length": length, "gradients": gradient_codec, "transport": TransportName.GOLDEN}
+    for part in (None, 160, 992):
+        with simulate(**options, part=part) as job:
+            sums = [job.all_reduce(each, places=np.arange(length))[0] for each in values]
+        results.append(bits(sums).tobytes())
+    assert len(set(results)) == 1
+    states = []
+    for part in (None, 160 * nodes):
+        with simulate(**options, optimizer=Adam(0.01), part=part) as job:
+            job.load(values[0][0])
+            weights = [job.step(each)[0] for each in values]
+            contents = job.state()["contents"]
+        states.append(b"".join(bits(each).tobytes() for each in (*weights, *contents.values())))
+    assert len(set(states)) == 1
 
 
 @pytest.mark.parametrize("part", [None, 640, 256])
@@ -174,7 +198,7 @@ def test_density():
 
 def test_moments():
     """State stored as bfloat16 keeps its bits when parts are swapped in and out."""
-    with simulate(nodes=3, length=500, optimizer=Adam(0.01, betas=(0.9, 0.99)), packed_state=True, part=160) as job:
+    with simulate(nodes=3, length=500, optimizer=Adam(0.01, betas=(0.9, 0.99)), packed_state=True, part=192) as job:
         for step in range(3):
             job.step(gradients(40 + step, 3, 500))
         for plane in (0, 1):

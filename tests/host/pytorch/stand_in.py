@@ -30,11 +30,11 @@ class SimulatedJobs:
 
 
 @contextlib.contextmanager
-def standing_in(monkeypatch, node, *factors):
-    """A client of a simulated ring that has one node per factor."""
+def standing_in(monkeypatch, node, *factors, **options):
+    """A client of a simulated ring that has one node per factor, with these options."""
     def simulated(*, gradients, weights, **options):
         return simulate(node=node, **options)
 
     monkeypatch.setattr(module, "simulate", simulated)
     with contextlib.ExitStack() as stack:
-        yield SimulatedJobs(Jobs(Options(nodes=len(factors)), stack), factors)
+        yield SimulatedJobs(Jobs(Options(nodes=len(factors), **options), stack), factors)

@@ -29,7 +29,7 @@ class Server:
 
 
 def watched(*codes, joined=(), waited, begun=None):
-    """Printed lines and reasons for ending the run, after two checks of processes with these exit codes."""
+    """Check processes with these exit codes twice; return printed lines and reasons for ending the run."""
     begun = len(codes) if begun is None else begun
     said, server = [], Server(*joined, begun=begun, since=time.monotonic() - waited)
     processes = [SimpleNamespace(pid=-1, poll=lambda code=code: code) for code in codes]

@@ -1,12 +1,15 @@
 """Hooks of DistributedDataParallel in a group of one process, on a ring that simulates several ranks."""
 
 import copy
+import itertools
 
 import numpy as np
 import pytest
 
+from hdl.config import NodeConfig
 from tests.host.pytorch.stand_in import standing_in
 from tests.host.rings import CONFIGS
+from tests.present import needs
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)  # as in tests/host/training/test_torch.py
@@ -14,9 +17,13 @@ torch.set_num_threads(1)  # as in tests/host/training/test_torch.py
 import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
+from host.driver.memory import aligned  # noqa: E402
 from host.pytorch import hooks, ownership  # noqa: E402
 from host.pytorch.messages import Made  # noqa: E402
 from host.pytorch.optimizers import SGD  # noqa: E402
+from host.transports.session import TransportName  # noqa: E402
+from sim.golden import ring as golden  # noqa: E402
+from sim.golden.codecs import CODECS  # noqa: E402
 
 LOSSY = CONFIGS["mx9"]
 
@@ -53,6 +60,33 @@ def gradients(model):
     model.zero_grad()
     model(torch.linspace(-1, 1, 40).reshape(5, 8)).square().sum().backward()
     return [parameter.grad.numpy().copy() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_buckets(group, monkeypatch, keeps):
+    """Averages have the same bits for all bucket sizes: those of one vector whose parameters each begin a group."""
+    if keeps:
+        needs("mx")
+    torch.manual_seed(8)
+    sizes = (8, 100, 33, 1, 7)
+    layers = [torch.nn.Linear(*pair) for pair in itertools.pairwise(sizes)]
+    node, factors = NodeConfig(gradients="mx9" if keeps else "raw"), (0.3, 1.7, -0.9)
+    results = []
+    for bucket in (0.00001, 0.002, 0.01, 25):
+        module = DistributedDataParallel(torch.nn.Sequential(*copy.deepcopy(layers)), bucket_cap_mb=bucket)
+        with standing_in(monkeypatch, node, *factors, transport=TransportName.GOLDEN) as ring:
+            attached(module, monkeypatch, ring, keeps=keeps)
+            steps = [gradients(module) for _ in range(2)]  # DDP makes new buckets after the first step
+        results.append(np.concatenate([part.reshape(-1) for step in steps for part in step]).view(np.uint32))
+    assert all((result == results[0]).all() for result in results)
+    if not keeps:
+        local = gradients(torch.nn.Sequential(*copy.deepcopy(layers)))
+        first = 0
+        for part, mean in zip(local, steps[1], strict=True):
+            rows = np.stack([np.float32(factor) * part.reshape(-1) for factor in factors]).view(np.uint32)
+            total, _ = golden.all_reduce(rows, gradient_codec=CODECS["raw"], block_offset=first // 32 % 3)
+            assert (total == mean.reshape(-1).view(np.uint32)).all()
+            first += aligned(part.size)
 
 
 def test_local(model):
@@ -162,7 +196,7 @@ def test_other_types(group, monkeypatch, dtype):
 
 
 def test_other_group(group, monkeypatch):
-    """A module in a group other than the ring's is summed in its group; nodes cannot own its parameters."""
+    """Gradients of a module in another process group are summed there; nodes cannot own its parameters."""
     model = DistributedDataParallel(torch.nn.Linear(3, 2))
     monkeypatch.setattr(hooks, "client", lambda: None)
     hooks.attach(model, keeps=True)
@@ -175,7 +209,7 @@ def test_other_group(group, monkeypatch):
 
 
 def test_passes(model, monkeypatch):
-    """Each request gives the number of its module's passes so far, without passes that had no sum."""
+    """Each request reports its module's number of passes so far, not counting passes without a sum."""
     asked = []
 
     class Ring:

@@ -136,8 +136,8 @@ def test_what_is_true_at_each_pass(tmp_path):
     # The output weight's gradient is 1 * 2 r + 2 * 2 in three of four steps, with a learning rate of 0.25.
     assert ends["frozen"] == [[[[1.0, 2.0]], [[4 - 3 * 0.25 * (2 * 1.5 + 4)]]]] * 4
     assert ends["types"] == [[2.5, 2.5]] * 4
-    # Even ranks have one local pass and odd ranks two; all ranks omit the step in the middle.
-    # With a momentum of 0.5, there are steps of 1 and 1.5 means, and one of 1 after a reset.
+    # Even ranks run one local pass and odd ranks two; all ranks skip the middle step. A momentum of 0.5 gives steps
+    # of 1 and 1.5 times the mean, and one of 1 times the mean after a reset.
     assert ends["copies"] == [[2.5, 2.5, -2.5 * (1 + 1.5 + 1)]] * 4
     # Two of five steps are skipped, so the scale is halved twice.
     assert ends["unequal_skips"] == [[-(1.0 + 8 + 16), 1.0]] * 4

@@ -280,7 +280,7 @@ def test_rank_that_does_not_read(tmp_path):
 
 
 def test_stopped(tmp_path):
-    """Ranks stopped by a signal are reported even if no rank waits for them; eventually the run ends."""
+    """Ranks suspended by a signal are reported even if no rank waits for them; eventually the run ends."""
     with serving(tmp_path, Sums(), ranks=RANKS, patience=Patience(slow=0.2, timeout=2)) as ranks:
         ranks.server.stopped([1])
         time.sleep(0.3)

@@ -28,7 +28,7 @@ def tensor(values):
 
 
 def rounded(integers, fields, bits):
-    """Patterns of sums."""
+    """Sums as patterns."""
     sums = torch.empty(len(integers))
     arithmetic.round_sum(integers, arithmetic.rounding_scales(torch.from_numpy(fields), bits), sums)
     return sums.numpy().view(np.uint32)
@@ -36,7 +36,7 @@ def rounded(integers, fields, bits):
 
 @pytest.mark.parametrize("width", range(4, 33))
 def test_same_as_golden(width):
-    """Exponents, integers and sums of random numbers with any exponents."""
+    """Exponents, integers and sums match the golden model for random numbers with any exponents."""
     addends, starts = patterns(width, (3, 40 * GROUP)), group_starts([40 * GROUP])
     bits = golden.addend_bits(width, 3)
     assert arithmetic.addend_bits(width, 3) == bits
@@ -58,7 +58,7 @@ def test_same_as_golden(width):
 
 
 def test_limits():
-    """All widths of the largest and smallest numbers, alone and beside smaller ones."""
+    """All widths, with the largest and smallest numbers on their own and next to smaller ones."""
     values = np.zeros((6, GROUP), np.uint32)
     values[:, 0] = 0x7F7F_FFFF, 0xFF7F_FFFF, 0x0000_0001, 0x807F_FFFF, 0x0080_0000, 0x3FFF_FFFF
     values[:, 1] = 0x0000_0001, 0x3F80_0000, 0x8000_0000, 0x0000_0001, 0x8000_0001, 0x3F80_0001
@@ -85,7 +85,7 @@ def test_special():
 
 @pytest.mark.parametrize("length", [16, 32, 512, 544, 2 ** 14])
 def test_checksum(length):
-    """Checksums equal those of the golden model, even of extreme words."""
+    """Checksums equal the golden model's, even for extreme words."""
     blocks = [torch.full((length,), -2 ** 31, dtype=torch.int32), torch.full((length,), -1, dtype=torch.int32),
               torch.randint(-2 ** 31, 2 ** 31 - 1, (length,), dtype=torch.int32), torch.ones(48, dtype=torch.int32)]
     actual = arithmetic.checksums([arithmetic.partial_sums(words) for words in blocks])
@@ -102,7 +102,7 @@ def test_errors():
 
 
 def test_subnormals():
-    """A processor that flushes subnormal numbers to zero is found."""
+    """A processor that flushes subnormal numbers to zero is detected."""
     arithmetic.check_subnormals(torch.device("cpu"))
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor cannot flush subnormal numbers")

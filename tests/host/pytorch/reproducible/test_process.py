@@ -18,7 +18,7 @@ from host.pytorch.reproducible.terms import Terms  # noqa: E402
 
 
 def test_layouts():
-    """Tensors of all shapes, even if not contiguous or without elements, are summed as separate parameters."""
+    """Tensors of all shapes, even without elements or not contiguous, are summed as separate parameters."""
     generator = torch.Generator().manual_seed(1)
     shapes = [(3, 50), (0,), (1,), (64,), (200_000,), ()]
     addends = [[torch.randn(shape, generator=generator) for shape in shapes] for _ in range(3)]
@@ -76,7 +76,7 @@ def model():
 
 
 def test_microbatches():
-    """Gradients are the means of the golden model, and random numbers depend on seed, step and microbatch."""
+    """Gradients are the golden model's means; random numbers depend on seed, step and microbatch."""
     network, drawn = model(), {}
     batches = reproducible.Microbatches(network, 3, width=24, seed=1)
     rows = []

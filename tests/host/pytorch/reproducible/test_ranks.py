@@ -32,7 +32,7 @@ def result(tmp_path_factory):
 
 
 def test_models(result):
-    """DDP's averages of random models equal those of the golden model, for any buckets and order of ranks."""
+    """DDP's averages of random models equal the golden model's, for any buckets and order of ranks."""
     assert result["models"] == 2 * MODELS
 
 
@@ -45,6 +45,6 @@ def test_numbers_of_ranks(result, name):
 
 
 def test_faults(result):
-    """A block with a wrong checksum is summed again once, on all ranks; the script compares the result."""
+    """A block with a wrong checksum is summed again once, on all ranks; the script checks the result."""
     assert result["faults"] == ("Checksums of blocks 0 of 3 were wrong twice: look for faults of memories and links "
                                 "of the ranks")
