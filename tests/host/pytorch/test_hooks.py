@@ -48,7 +48,7 @@ def model(group):
 
 
 def attached(module, monkeypatch, ring, *, keeps=False):
-    """Attach the hook to a module in the same way as in a group of the ring."""
+    """Attach the hook to a module as if the module belonged to a group of the ring."""
     monkeypatch.setattr(hooks, "client", lambda: ring)
     monkeypatch.setattr(hooks, "RING", module.process_group.name())
     monkeypatch.setattr(DistributedDataParallel, "_pre_forward", BEGIN)

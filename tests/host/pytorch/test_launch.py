@@ -82,7 +82,7 @@ def test_failing_ranks(tmp_path):
             assert time.monotonic() < limit
             assert process.poll() is None, process.communicate()
             time.sleep(0.02)
-        time.sleep(0.3)  # until ranks are in a sum, which takes at least half a second
+        time.sleep(0.3)  # by then the ranks compute a sum, which takes at least half a second
         ranks = [int(file.read_text()) for file in files]
         begun = time.monotonic()
         os.kill(ranks[1], signal.SIGKILL)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.host.pytorch.commands import SCRIPTS
+from tests.host.pytorch.commands import SCRIPTS, launch
 
 pytest.importorskip("torch")
 
@@ -48,3 +48,10 @@ def test_faults(result):
     """A block with a wrong checksum is summed again once, on all ranks; the script checks the result."""
     assert result["faults"] == ("Checksums of blocks 0 of 3 were wrong twice: look for faults of memories and links "
                                 "of the ranks")
+
+
+def test_launched(result, tmp_path):
+    """A script started by ``gradring launch -n 2`` ends with the bits that it has on 1 to 4 ranks without a ring."""
+    launch("-n", 2, "--transport", "golden", "--output", tmp_path, SCRIPTS / "reproducible_ranks.py", "launched",
+           tmp_path / "weights.json")
+    assert json.loads((tmp_path / "weights.json").read_text()) == result["kept"][0]

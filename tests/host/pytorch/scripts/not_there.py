@@ -1,4 +1,4 @@
-"""Requests backends that this PyTorch version does not have; the last error ends the script."""
+"""Script that requests backends missing from this PyTorch version; the last error ends the script."""
 
 import sys
 
