@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -51,7 +52,7 @@ def test_ways(report):
     assert fold["gradients"]["applied_late"] > 0
     assert all(update["on_time"] == [0, 1, 2] for update in fold["updates"])
     assert sum(3 in update["applied_late"] for update in fold["updates"]) == fold["workers"][3]["applied_late"]
-    computed = 0  # lowest update that the straggler's next late gradient can be for
+    computed = 0  # lowest update to which the straggler's next late gradient can belong
     for update in fold["updates"]:
         assert len(update["ages"]) == len(update["applied_late"])
         assert all(1 <= age <= update["number"] - computed for age in update["ages"])
@@ -136,7 +137,7 @@ def test_deadline(report):
 
 
 @pytest.mark.parametrize("faults", [(), ("--faults", 1e-4)])
-def test_resume(report, tmp_path, monkeypatch, faults):
+def test_resume(report, run, tmp_path, monkeypatch, faults):
     """Runs that resume after a block while gradients are pending have the same bits."""
     save, kept = checkpoint.save, []
 
@@ -155,6 +156,11 @@ def test_resume(report, tmp_path, monkeypatch, faults):
     folder = tmp_path / "from"
     folder.mkdir()
     shutil.copy(tmp_path / str(done), folder / checkpoint.NAME)
+    with monkeypatch.context() as patch:  # the checkpoint of a version with other counters of gradients
+        patch.setattr(quorum, "COUNTERS", ("GRADIENTS_FOLDED",))
+        code, _, err = run(*RUN, *faults, "--resume", "--output", folder)
+        assert code == 1
+        assert re.fullmatch(r"error: .*checkpoint\.tar .*counters.*\n", err), err
     again, out = report(*faults, "--resume", folder=folder)
     assert "checkpoint.tar: the run continues from there\n" in out
     assert bits(again) == bits(whole)
