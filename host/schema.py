@@ -18,8 +18,9 @@ REPORT = "report.json"
 
 #: Columns that every report has.
 HEADER = columns_of("schema program")
-#: Columns of reports of training runs of all schedules: the description of the run, and the SHA-256 of its weights.
-RUN = columns_of("run weights_sha256")
+#: Columns of reports of training runs of all schedules: the description of the run, the SHA-256 of its weights, and
+#: the levels of reproducibility of its sums.
+RUN = columns_of("run weights_sha256 levels")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +28,9 @@ class Schema:
     """Schema of a report. docs/report_fields.md describes the columns."""
 
     name: str
-    #: Incremented when a column is removed or changes its meaning.
+    #: Version of the schema; incremented when a column is removed or changes its meaning.
     version: int
-    #: Columns in addition to the columns of every report.
+    #: Columns of this report, in addition to the columns of every report.
     own: Sequence[Column]
 
     @property

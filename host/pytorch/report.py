@@ -11,6 +11,7 @@ from hdl.compression.registry import RAW
 from host import schema
 from host.columns import Column, Table, columns_of, count_text, pairs, ratio_text, shown
 from host.jobs.figures import Figures
+from host.levels import described_levels, levels_of_ring
 from host.pytorch.jobs import Jobs, Operation, Options
 from host.pytorch.messages import RING
 from host.pytorch.server import by_name
@@ -26,7 +27,7 @@ _FIGURES = columns_of(Figures, "density")
 
 #: Schema of a script's report.
 SCHEMA = schema.Schema("gradring.pytorch", 2, columns_of(
-    "nodes options checked jobs operations", *_FIGURES, "elapsed_cycles",
+    "nodes options checked levels jobs operations", *_FIGURES, "elapsed_cycles",
     Column("groups", columns=columns_of("kind operations", *_FIGURES)), "gloo backends slow_ranks stage_seconds",
     Column("per_operation", columns=columns_of("kind job", *_FIGURES))))
 
@@ -66,6 +67,7 @@ def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int
         "options": {**dataclasses.asdict(options), "arithmetic": options.arithmetic.value,
                     "transport": options.transport.value},
         "checked": options.check and options.transport is not TransportName.GOLDEN,
+        "levels": levels_of_ring(cut=options.density is None),
         "jobs": len(jobs),
         **total,
         "elapsed_cycles": None if options.transport is TransportName.GOLDEN else jobs.cycles,
@@ -166,6 +168,7 @@ def _notes(report: dict[str, Any]) -> list[Note]:
         *([Note("The link-cycle bound, the words of raw payloads and the density come from the golden model of the "
                 "ring, for the same values.", ("… … of the link-cycle bound", "… … of raw words", "… density"))]
           if options["check"] else []),
+        Note(described_levels(report["levels"])),
         Note("Seconds are those of the computer that has simulated the ring.", ("stages",)),
     ]
 

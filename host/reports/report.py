@@ -15,6 +15,7 @@ from hdl.config import NodeConfig
 from host import schema
 from host.columns import Column, Table, columns_of, record
 from host.driver.results import total
+from host.levels import described_levels
 from host.reports import page, summary
 from host.reports.changes import CHANGES, hops, table_of_changes
 from host.reports.training_picture import draw, heading
@@ -48,7 +49,7 @@ class Simulation:
     host_port: bool
     #: Total cycles, including host traffic.
     elapsed: Elapsed
-    #: Wall time per stage: Verilog, Verilate and compile (if needed), and run.
+    #: Seconds per stage: for Verilog, for Verilate and compilation (if needed), and for the run.
     seconds: dict[str, float]
     #: Seconds of the run that the simulation took.
     simulation_seconds: float
@@ -182,7 +183,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "stage_seconds": simulation.seconds,
         **digits,
         "comparison": figures[1] if comparison is not None else None,
-        # Place where gradients were computed: nodes, the host, or the host while nodes wait for the modelled time.
+        # Where gradients were computed: on nodes, on the host, or on the host while nodes wait for the modelled time.
         "compute": "engine" if config.compute == NODE else "host" if config.overlap is None else "modelled",
         "schedules": [record(summary.SCHEDULES, run) for run in schedules],
         "notes": [] if schedules else training.search,
@@ -204,7 +205,7 @@ def _elapsed(simulation: Simulation) -> dict[str, Any]:
 
 def _ring(simulation: Simulation) -> dict[str, Any]:
     """Links of the nodes, their rings, and link faults."""
-    # If a section can have only one type, it has no entry for the kind.
+    # A section with only one possible type has no entry for its kind.
     links = simulation.configuration.get("link", {}).get("kind", "credits")
     reconfiguration = simulation.reconfiguration
     return {"links": links, "wires_per_link": [len(wires(replay=links != "credits")) - 1, 1],
@@ -293,6 +294,7 @@ def _notes(report: dict[str, Any]) -> list[page.Note]:
             ("cycles to switch",))]),
         page.Note("The link-cycle bound and the words of raw payloads come from the golden model for the same "
                   "vectors.", ("… of its link-cycle bound", "… of raw words")),
+        *([] if report.get("levels") is None else [page.Note(described_levels(report["levels"]))]),
         page.Note("Seconds, and simulated cycles per second, are those of the computer that has simulated the ring.",
                   ("simulated cycles per second", "stages")),
     ]

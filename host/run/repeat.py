@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from host.levels import levels_of_ring
 from host.reports import report as steps
 from host.run.sections import SCHEDULES
 from host.run.spec import RunSpec, SpecError, repeatable
@@ -28,8 +29,9 @@ def digest(*arrays: npt.NDArray[Any] | None) -> str | None:
 
 
 def described(report: Mapping[str, Any], spec: RunSpec, *weights: npt.NDArray[Any] | None) -> dict[str, Any]:
-    """Add to a report the run's description, and the digest of its final weights (None without weights)."""
-    return {**report, "run": repeatable(spec), "weights_sha256": digest(*weights)}
+    """Add to a report the run's description, the digest of its final weights (None without weights), and the levels
+    of reproducibility of its sums."""
+    return {**report, "run": repeatable(spec), "weights_sha256": digest(*weights), "levels": levels_of_ring()}
 
 
 def check_report(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Schemas of reports: versions, columns for all fields, a single writer, and readers that check both."""
+"""Schemas of reports: a column per field, one writer, and readers that check versions and fields."""
 
 import ast
 import functools
@@ -30,7 +30,7 @@ def sources():
 
 
 def documented(name):
-    """Version and documented fields of a schema, by parent field; the parent of the report's own fields is None."""
+    """Version of a schema, and its documented fields by parent field (None for top-level fields)."""
     text = re.sub(r"\n +(?=[^ -])", " ", (ROOT / "docs" / "report_fields.md").read_text())
     section, = (part for part in text.split("\n## ") if f"Schema `{name}`, version " in part)
     by_parent, parent = {None: set()}, None
@@ -85,7 +85,7 @@ def test_command_that_repeats():
     """Only reports of runs contain a description that `gradring train` can use to repeat them."""
     assert repeat_command(SCHEMA.report({}), Path("a")) is None
     report = Schema("gradring.run", 1, RUN).report({})
-    assert (report["run"], report["weights_sha256"]) == (None, None)
+    assert (report["run"], report["weights_sha256"], report["levels"]) == (None, None, None)
     assert repeat_command(report, Path("a")) is None
     assert repeat_command({**report, "run": {}}, Path("a b")) == "gradring train 'a b/report.json'"
     runs = {schema.name for schema in SCHEMAS if "run" in schema.columns}

@@ -1,0 +1,32 @@
+"""Levels of reproducibility: what the bits of a run's sums do not depend on. docs/numbers.md describes them."""
+
+import enum
+
+__all__ = ["Level", "described_levels", "levels_of_ring"]
+
+
+class Level(enum.StrEnum):
+    """A property of sums of gradients; levels follow each other from the weakest to the strongest."""
+
+    RUN_TO_RUN = "run to run"
+    """The same run has the same bits each time, for every latency and number of threads."""
+    ANY_PROCESSOR = "any processor"
+    """Gateware, golden nodes and every computer that simulates them give the same bits."""
+    ANY_CUT = "any cut"
+    """The division of a vector into commands, parts or buckets does not matter."""
+    ANY_ORDER = "any order and topology"
+    """The positions of nodes, and the rings, grids or trees that connect them, do not matter."""
+    ANY_COUNT = "any number of nodes"
+    """The number of nodes that the same microbatches are distributed among does not matter."""
+
+
+def levels_of_ring(*, cut: bool = True) -> list[Level]:
+    """Levels of sums that are rounded after each addition, in the order of a ring; ``cut`` is for :data:`ANY_CUT`."""
+    levels = [Level.RUN_TO_RUN, Level.ANY_PROCESSOR, Level.ANY_CUT]
+    return levels if cut else levels[:-1]
+
+
+def described_levels(levels: list[Level]) -> str:
+    """Sentence for a report on the levels that sums have and on those that they lack."""
+    missing = ", ".join(level for level in Level if level not in levels)
+    return f"Sums have the same bits: {', '.join(levels)}" + (f"; not for {missing}." if missing else ".")
