@@ -22,7 +22,7 @@ BLOCK, FLIP_FLOP = "MULT18X18D", "TRELLIS_FF"
 _OPERANDS = [f"{operand}{place}" for operand in "AB" for place in range(18)]
 _PRODUCT = [f"P{place}" for place in range(36)]
 
-#: Settings of a flip-flop that may be moved: no enable, no reset and initially zero, like a block's registers.
+#: Settings of a flip-flop that may be moved into a DSP block: no enable, no reset and initially zero.
 _PLAIN = {"CLKMUX": ("CLK", "CLK"), "CEMUX": ("CE", "1"), "REGSET": ("SET", "RESET")}
 
 

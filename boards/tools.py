@@ -68,7 +68,7 @@ class Family:
     placing: list[str] = dataclasses.field(default_factory=list)
 
     def kind(self, cell: str) -> str | None:
-        """Resource as which cells of a given type are counted."""
+        """Resource that includes cells of the given type; None if they are not counted."""
         return next((kind for kind, names in self.cells.items() if cell.startswith(names)), None)
 
     def count(self, cells: Mapping[str, int]) -> dict[str, int]:
@@ -157,7 +157,7 @@ class Tools:
 
 
 def _wheel(family: Family, program: str) -> list[str]:
-    """Command that runs a program from a family's wheel."""
+    """Command that runs a program from the YoWASP wheel of a chip family."""
     module = family.wheel.replace("-", "_")
     return [sys.executable, "-c",
             f"import sys, {module} as wheel; sys.exit(wheel.run_{program.replace('-', '_')}(sys.argv[1:]))"]

@@ -90,7 +90,7 @@ class Top(Elaboratable):
         m.submodules.hold = hold = ResetHold(cycles=self.hold)
         m.d.comb += hold.i.eq(~pll.locked | pressed)
         if self._board.family is ECP5:
-            # The net also resets the flip-flops of the hold, so that the clock is stopped from the start.
+            # The net also resets the flip-flops of ``hold``, so that the clock is stopped from the start.
             m.domains.sync = ClockDomain(reset_less=True)
             m.d.comb += ClockSignal("start").eq(pll.twin)
             m.submodules.gate = Instance("DCCA", i_CLKI=pll.o, i_CE=~hold.o, o_CLKO=ClockSignal("sync"))

@@ -71,7 +71,7 @@ def wrap(component: Component, *, name: str, title: Sequence[str] = ()) -> Desig
         *(f"  assign {target} = {source};" for stream in axis for target, source in stream.assignments),
         "endmodule",
         "",
-        # Tools that search for this mark must find the top module.
+        # The core loses its `top` attribute, since tools that search for it must find the top module.
         re.sub(r"^\(\* top = .*\*\)\n", "", core.text, flags=re.MULTILINE),
     ]
     return Design(name, "\n".join(lines), tuple(ports))

@@ -63,7 +63,7 @@ def _hides(name: str) -> bool:
 
 def _import(name: str, globals: Mapping[str, Any] | None = None, locals: Mapping[str, Any] | None = None,
             fromlist: Sequence[str] | None = (), level: int = 0) -> ModuleType:
-    """Import like Python, except that a script that imports one of the names gets its own module."""
+    """Import as Python does, but give a script that imports one of the names its own module."""
     caller = globals or {}
     package = str(caller.get("__package__") or "")
     wanted = name

@@ -11,7 +11,7 @@ _POLYNOMIAL = 0xEDB88320  # in reflected bit order
 
 
 def crc_after(mixed, bits=32):
-    """Next value of the CRC register from ``mixed`` = register ^ word; each bit is a parity of its bits.
+    """Next value of the CRC register; each bit is a parity of bits of ``mixed`` = register ^ word.
 
     This is the bit-serial CRC, unrolled over the ``bits`` of a word, least significant bit first.
     """

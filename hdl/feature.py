@@ -73,7 +73,7 @@ class Feature:
         return ()
 
     def collective(self, config: Any) -> "CollectiveExtension | None":
-        """Additions to the collective engine of a node."""
+        """Extension of the node's collective engine, or None if the feature does not extend it."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""Guard at a memory port: translates a tenant's row to a row of its memory window, or rejects it."""
+"""Guard at a memory port, which translates a tenant's row to a row of its window, or rejects the access."""
 
 from amaranth.hdl import Cat, Const, Module
 from amaranth.lib import data, wiring

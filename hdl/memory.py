@@ -50,13 +50,13 @@ def write_signature(rows, lanes):
 
 
 def written_signature(rows):
-    """Memory's side of a watcher: the row that is written in this cycle, when no read of it is granted."""
+    """Report to a watcher: the row that is written in this cycle, when no read of this row is granted."""
     return wiring.Signature({"valid": Out(1), "row": Out(range(rows))})
 
 
 def accesses_layout(rows):
-    """Accesses to the block memory in a cycle: whether a row is read to its output, whether a row is written, the
-    rows, and whether the accesses are the host's."""
+    """Accesses to the block memory in a cycle: whether a row is read to its output and whether a row is written, with
+    the row number, and with a flag for accesses of the host."""
     return data.StructLayout({
         "reads": 1, "read_row": range(rows), "read_by_host": 1,
         "writes": 1, "written_row": range(rows), "written_by_host": 1})
@@ -219,7 +219,7 @@ class LanedMemory(wiring.Component):
         ]
 
     def _read_turns(self, m, elements, waits):
-        """Serve the read ports in rotation, with the register of elements; return the served port's mark.
+        """Serve the read ports in rotation from the register ``elements``; return the granted port, one-hot.
 
         Block memory does not define the result of a read during a write to the same row, so a reader ``waits`` while
         its row is being written.
@@ -239,9 +239,9 @@ class LanedMemory(wiring.Component):
         return granted
 
     def _elaborate_write(self, m, write):
-        """Take a row in one cycle, and write it in the next cycle, when a register holds its number."""
+        """Accept a row in one cycle, and write it in the next one, from a register that holds its row number."""
         taken = self._write_turns(m)
-        # If no port is valid the row does not matter, so the last port needs no mark.
+        # If no port is valid the row does not matter, so the last port is taken without testing whether it is valid.
         m.d.sync += [
             write.addr.eq(_first(self.write, "row")),
             write.data.eq(_first(self.write, "elements")),
@@ -260,7 +260,7 @@ class LanedMemory(wiring.Component):
 
 
 def _first(ports, name):
-    """Member of the first valid port or, if no port is valid, of the last port."""
+    """Return a member of the first valid port, or of the last port if none is valid."""
     value = Value.cast(getattr(ports[len(ports) - 1], name))
     for n in reversed(range(len(ports) - 1)):
         value = Mux(ports[n].valid, Value.cast(getattr(ports[n], name)), value)
@@ -268,8 +268,8 @@ def _first(ports, name):
 
 
 def take_turns(m, asking):
-    """Return the mark of the bit of ``asking`` to serve, and the number of the bit that was served last, which the
-    caller must set; the next bit has priority."""
+    """Return a one-hot mask of the bit of ``asking`` to serve, and a signal for the number of the bit that was served
+    last, which the caller must set; the next bit has the highest priority."""
     count = len(asking)
     served = Signal(range(max(count, 2)))
     granted = Signal(count)

@@ -84,14 +84,14 @@ class NodeExtension:
         """Connect additional signals of a memory."""
 
     def make_memories(self, m: Any, units: NodeUnits) -> None:
-        """Build memories in addition to the node's own, with their ports."""
+        """Build the memories that a feature adds to the node's own memories, including their ports."""
 
     def link(self, units: NodeUnits, port: str) -> Any:
         """Interface to connect to a port of the node instead of an engine's link, or None."""
         return None
 
     def completion(self, m: Any, units: NodeUnits, number: int) -> Any:
-        """Stream that accepts the events of a queue's commands instead of the queue itself, or None."""
+        """Stream that accepts the events of a queue's commands in place of the queue, or None."""
         return None
 
     def replacement(self, units: NodeUnits, engine: Any, source: Source) -> Any:

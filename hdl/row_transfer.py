@@ -33,7 +33,7 @@ class RowReader(wiring.Component):
 
     Latency is :attr:`latency` cycles from the job to its first beat when the port is free; throughput is one beat per
     cycle, with no bubble between jobs, or ``depth`` beats in every 4 cycles if that is less. ``job.ready`` depends
-    combinationally on ``port.ready``, unless jobs are taken ahead.
+    combinationally on ``port.ready``, unless ``ahead`` is set.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class RowReader(wiring.Component):
         advance = Signal()
         granted = Signal()
         departs = Signal()
-        # With `ahead`, a job waits here while the previous one has rows left, so that taking it needs no grant.
+        # With `ahead`, a job waits here while the previous one has rows left, and starts without another grant.
         held = Signal()
         waiting = Signal.like(self.job.payload)
         following = Signal.like(self.job.payload)

@@ -56,7 +56,7 @@ class Section:
             yield from field.metadata["domain"].needs(getattr(self, field.name))
 
     def said(self) -> Iterator[tuple[str, Any]]:
-        """Names and values of the fields that are not off, in order."""
+        """Names and values, in order, of the fields with a value other than ``off``."""
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if value != field.metadata["off"]:
@@ -180,7 +180,7 @@ class Name(Domain):
 
 
 class Types:
-    """Types of sections; types that belong to features are known by name and imported on first use.
+    """Section types; types defined by features are listed by name and imported on first use.
 
     Parameters
     ----------
@@ -217,7 +217,7 @@ class Types:
 
     @property
     def first(self) -> type:
-        """Default type of a section, used if a change gives only fields."""
+        """Default type of a section, used if a change contains fields but no type."""
         return self.named(self.names[0])
 
 

@@ -261,8 +261,8 @@ def checked(together: Callable[..., None] | None = None, /,
             **arguments: Argument) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
     """Decorate a function to check its arguments when it is called, before it does anything else.
 
-    ``arguments`` maps names of parameters to kinds; parameters without a kind, and defaults, are not checked.
-    Finally, ``together`` is called with all arguments as keywords.
+    ``arguments`` maps names of parameters to kinds; parameters without a kind, and defaults, are not checked. After
+    these checks, ``together`` is called with all arguments as keywords.
     """
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         signature = inspect.signature(function)

@@ -63,7 +63,7 @@ class Column:
     title: str = ""
     #: Function that returns the value for a row; by default the row's item or attribute with the column's name.
     of: Callable[[Any], Any] | None = None
-    #: Whether the figure comes from a model; if so, the heading states this.
+    #: Whether the value comes from a model; the column's heading then states this.
     modelled: bool = False
     #: If the value is a list of rows, their columns.
     columns: Sequence["Column"] = ()
@@ -75,7 +75,7 @@ class Column:
         return f"{words}, modelled" if self.modelled and "modelled" not in words else words
 
     def value(self, row: Any) -> Any:
-        """Value in a row, which is a mapping or an object with attributes."""
+        """Return the column's value in a row; the row is a mapping or an object with attributes."""
         if self.of is not None:
             return self.of(row)
         return row[self.name] if isinstance(row, Mapping) else getattr(row, self.name)

@@ -268,7 +268,7 @@ and take only these fields of other sections:
 
 
 def _option_items(kind: type[Section]) -> list[str]:
-    """Lines of the list of a section's options."""
+    """Lines that list a section's options, each with its flag, type, help text and default."""
     lines, types = [], fields_of(kind)
     words = {int: "integer", float: "number", bool: "true or false"}
     for name, option in kind.options().items():

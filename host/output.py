@@ -79,7 +79,7 @@ def _remove_stale(path: Path) -> None:
     for beside in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         with contextlib.suppress(OSError), beside.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A file that has just been created is not locked yet.
+            # A file that has just been created may not be locked yet.
             if time.time() - os.fstat(file.fileno()).st_mtime > _YOUNG:
                 beside.unlink(missing_ok=True)
 

@@ -38,8 +38,8 @@ class Interrupted(BaseException):
 
 
 class Signals:
-    """Requests made by signals. After the first signal, a step has ``grace`` seconds to end before the signal is sent
-    again; with 0 there is no limit."""
+    """Signals that ask the program to end. After the first signal, a step has ``grace`` seconds to end before the
+    signal is sent again; with 0 there is no limit."""
 
     #: The signal that asked the program to end; None if there was none.
     asked: int | None = None
@@ -75,7 +75,7 @@ def handled(handler: Handler, *numbers: signal.Signals) -> contextlib.AbstractCo
     """During the block, call a function on these signals unless they are ignored; in the main thread only."""
     is_main = threading.current_thread() is threading.main_thread()
     return _replaced(handler, *(number for number in numbers if is_main and signal.getsignal(number) not in (
-        signal.SIG_IGN, None)))  # None: a handler that was not installed from Python
+        signal.SIG_IGN, None)))  # None stands for a handler that was not installed from Python
 
 
 @contextlib.contextmanager

@@ -52,19 +52,19 @@ def mapping(key: Check, check: Check, maximum: int) -> Check:
 
 
 def record(_more: dict[str, Check] | None = None, **checks: Check) -> Check:
-    """A dictionary with these fields, optional fields from ``_more``, and no other fields."""
+    """Check for a dictionary with these fields, optional fields ``_more``, and no other fields."""
     known = {**checks, **(_more or {})}
     return lambda value: isinstance(value, dict) and checks.keys() <= value.keys() <= known.keys() and all(
         known[name](entry) for name, entry in value.items())
 
 
 def having(_more: dict[str, Check] | None = None, **checks: Check) -> Check:
-    """A dictionary with these fields, optional fields from ``_more``, and any unchecked fields."""
+    """Check for a dictionary with these fields, optional fields ``_more``, and any unchecked fields."""
     more = _more or {}
     return lambda value: isinstance(value, dict) and checks.keys() <= value.keys() and all(
         check(value[name]) for name, check in {**checks, **more}.items() if name in value)
 
 
 def optional(check: Check) -> Check:
-    """None, or a value that passes a check."""
+    """Return a check that accepts None, and any value that passes ``check``."""
     return lambda value: value is None or check(value)

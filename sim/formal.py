@@ -135,7 +135,7 @@ def prove(specification: Component, *, depth: int, mode: str = "prove") -> None:
 
 
 def _once(function: Callable[..., None]) -> Callable[..., None]:
-    """Look up the specification's identity first: a specification already proven is not even elaborated."""
+    """Look up the specification's identity: one that has already been proven is not even elaborated."""
     @functools.wraps(function)
     def proves(specification: Component, *, depth: int, mode: str = "prove") -> None:
         identity = identity_of(specification)

@@ -56,7 +56,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_depth(text: str) -> None:
-    """Raise ``ValueError`` if values are nested too deeply, without recursion."""
+    """Raise ``ValueError`` if values are nested too deeply; the check itself uses no recursion."""
     if text.count("[") + text.count("{") <= DEPTH:
         return
     depth = 0

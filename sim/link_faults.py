@@ -70,10 +70,10 @@ class RandomFaults:
 
     @property
     def threshold(self) -> int:
-        """Number of the 2^64 possible draws that cause a fault."""
+        """Number of draws, out of 2^64 possible ones, that cause a fault."""
         return min(int(self.rate * (1 << 64)), _MASK)
 
     def wire(self, link: int, cycle: int, *, replay: bool) -> int | None:
-        """Number of the wire of a link that is faulty in a cycle; None without a fault."""
+        """Number of the wire of the link that has a fault in this cycle, or None if no wire has one."""
         drawn = splitmix64(splitmix64(splitmix64(self.seed) ^ link) ^ cycle)
         return splitmix64(drawn) % len(wires(replay=replay)) if drawn < self.threshold else None

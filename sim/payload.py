@@ -75,7 +75,7 @@ def row_type(width: int) -> tuple[np.dtype[Any], int]:
 
 
 def _chunks(offset: int, width: int) -> list[tuple[int, int, int, int]]:
-    """Word index, shift, earlier bits of the field and bits in this word, for each 32-bit word of a field."""
+    """For each 32-bit word of a field: its index, shift, number of earlier bits, and bits in this word."""
     result = []
     done = 0
     while done < width:

@@ -105,14 +105,14 @@ def order(ring: Ring) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def simulate(ring: Ring, *, count: int, seed: int) -> Outcome:
-    """Step ``count`` rings until each has finished or is stuck."""
+    """Step ``count`` independent rings until each has finished or is stuck."""
     generator = np.random.default_rng(seed)
     sent_kind, received_kind = order(ring)
     packets = len(sent_kind)
     # Append an entry for the state after the last packet.
     sent_kind = np.append(sent_kind, Kind.MEMORY)
     received_kind = np.append(received_kind, Kind.MEMORY)
-    # Number of packets from the optimizer among the first k sent, and to the optimizer among the first k received.
+    # For each k, packets from the optimizer among the first k sent, and to the optimizer among the first k received.
     updates = np.concatenate([[0], np.cumsum(sent_kind == Kind.OPTIMIZER)])
     bursts = np.concatenate([[0], np.cumsum(received_kind == Kind.OPTIMIZER)])
 

@@ -1,6 +1,6 @@
 """For each feature: options of a node that has it, and a gateware file of the feature."""
 
-#: Dictionaries for :func:`hdl.config.forms.from_dict`, and files in ``hdl/features/<name>``, by feature name.
+#: By feature: a dictionary for :func:`hdl.config.forms.from_dict`, and a file's name in ``hdl/features/<name>``.
 FEATURED = {
     "grid": ({"topology": {"kind": "grid"}}, "switch"),
     "replay": ({"link": {"kind": "replay"}}, "window"),

@@ -48,7 +48,7 @@ LARGE = (
 
 
 def first_cases(names: list[str], seed: str) -> set[str]:
-    """Names of one case of each test, except for tests of :data:`LARGE`."""
+    """Draw the name of one case of each test, without tests in :data:`LARGE`."""
     cases = collections.defaultdict(list)
     for name in names:
         if not name.startswith(LARGE):
@@ -57,7 +57,7 @@ def first_cases(names: list[str], seed: str) -> set[str]:
 
 
 def arranged(names: list[str], seed: str, workers: int) -> list[int]:
-    """Order of test indices for a limited run: each worker gets a share of first cases, then of the rest by file."""
+    """Order of test indices for a limited run: each worker gets some first cases, then some of the rest by file."""
     first = first_cases(names, seed)
     begin = [number for number, name in enumerate(names) if name in first]
     files = list(dict.fromkeys(name.partition("::")[0] for name in names))
@@ -86,7 +86,7 @@ def pytest_addoption(parser):
                      help="minutes after which only the first case of each test may begin; 0 for no limit")
 
 
-#: Seed of the order, start time of the run, and names of first cases.
+#: Seed of the test order, start time of the run, and names of the cases that run after the time limit.
 _SEED, _BEGUN, _FIRST = pytest.StashKey[str](), pytest.StashKey[float](), pytest.StashKey[set[str]]()
 
 

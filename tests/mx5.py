@@ -43,7 +43,7 @@ FEATURE = Mx5Feature()
 
 @contextlib.contextmanager
 def registered():
-    """Add the format to both registries; if uses are nested, only the outermost one removes it again."""
+    """Add the format to both registries, and remove it at the end of the outermost use."""
     if NAME in FEATURES:
         yield
         return

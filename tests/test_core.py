@@ -1,4 +1,4 @@
-"""The core: the modules that are imported when a node is elaborated, with and without a feature."""
+"""Tests of the core: which modules are imported when a node with or without a feature is elaborated."""
 
 import json
 import subprocess
@@ -49,7 +49,7 @@ def lines_of(modules):
 
 
 def test_lines_that_a_node_imports():
-    """A default node imports no feature, and a node with a feature adds only the lines of its features."""
+    """A default node imports no feature; a node with a feature imports no other features than it needs."""
     process = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], cwd=ROOT, capture_output=True,
                              text=True, timeout=600, check=True)
     nodes = json.loads(process.stdout)

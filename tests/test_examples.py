@@ -51,7 +51,7 @@ def test_pytorch(tmp_path):
 
 
 def rows(printed):
-    """Rows of the table of own_data.py, by codec and density."""
+    """Rows of the table that own_data.py prints, by codec and density."""
     _, _, table = printed.partition("\ngradients ")
     return {tuple(line.split()[:2]): line.split()[2:] for line in table.splitlines()[1:]}
 

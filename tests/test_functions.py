@@ -37,7 +37,7 @@ GOLDEN = ("host/transports/golden/nodes.py", "host/features/programs/golden.py")
 
 
 def test_one_class_steps_batches():
-    """The trainer draws all batches, delegates all steps to executors, and counts them."""
+    """Only the trainer draws batches, delegates steps to executors, and counts steps."""
     stepping = {(module, owner) for module, owner, name, node in calls()
                 if name.endswith((".executor.execute", "_batches.take")) or (name.endswith(".advance") and not (
                     node.args or node.keywords or module in GOLDEN))}

@@ -45,7 +45,7 @@ def test_rows_name_tests():
 
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])
 def test_run(tmp_path, workers):
-    """When the time is over only first cases run, in any process; without a limit all tests run."""
+    """After the time limit, only first cases run, in every process; without a limit, all tests run."""
     file = tmp_path / "test_cases.py"
     file.write_text("import pytest\n\n@pytest.mark.parametrize('n', range(9))\ndef test_many(n):\n    pass\n\n"
                     "def test_one():\n    pass\n")

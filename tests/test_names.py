@@ -1,4 +1,4 @@
-"""A script's own files with the names of a clone's packages hide nothing, and are not hidden."""
+"""A script's files may have the same names as a clone's packages: neither hides the other."""
 
 import os
 import subprocess
@@ -101,7 +101,7 @@ def test_starter(folder):
     assert [names.__file__] == launch._STARTER
     units = run("-P", names.__file__, "boards.verilog", "--list", cwd=folder, PYTHONPATH=str(folder))
     assert "node" in units.splitlines()
-    # A script in that process has its own modules; only then is its folder on the path.
+    # In that process a script has its own modules, but only after its folder has been added to the path.
     (folder / "script.py").write_text("import sim, host\nfrom hdl import who\nprint(sim.who(), host.WHO, who())\n")
     program = ("import sys, runpy; sys.argv[:] = ['', 'boards.verilog', '--list']\n"
                f"try: runpy.run_path({names.__file__!r}, run_name='__main__')\n"

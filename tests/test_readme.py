@@ -70,7 +70,7 @@ def test_commands_are_known(command):
 
 @pytest.mark.parametrize("command", QUICK)
 def test_quick_commands_run(command):
-    """Quick commands give the expected output; except for help, the command that make would run is run directly."""
+    """Quick commands give the expected output; except for help, commands are run directly, without make."""
     words = shlex.split(command)
     if words != ["make", "help"]:
         words = shlex.split(run("make", "--dry-run", *words[1:]).splitlines()[-1])

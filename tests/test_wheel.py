@@ -1,4 +1,4 @@
-"""The wheel: one top-level package, next to any installed packages, with different versions of dependencies."""
+"""Tests of the wheel, next to various packages and dependency versions; it has one top-level package."""
 
 import os
 import re
@@ -173,7 +173,7 @@ def test_quick_start(wheel, tmp_path):
     assert run(*mypy) == "Success: no issues found in 1 source file\n"
     (tmp_path / "typed.py").write_text(TYPED.replace("total.cycles", "figures"))
     ended = subprocess.run(mypy, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "Incompatible return value type" in ended.stdout  # the package's types are more than Any
+    assert "Incompatible return value type" in ended.stdout  # mypy does not see the package's types as Any
 
 
 @pytest.mark.parametrize(("text", "expected"), [

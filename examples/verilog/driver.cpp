@@ -1,5 +1,5 @@
-// Drives sparsifier.sv: vectors from standard input, one per line as hexadecimal words, and what comes out for each of
-// them to standard output, likewise. Both sides pause at random. The last line has the module's counters and the cycles.
+// Drives sparsifier.sv with vectors from standard input, one per line as hexadecimal words, and prints its output for
+// each vector in the same form. Both sides pause at random. The last line has the module's counters and the cycles.
 
 #include "Vsparsifier.h"
 #include "verilated.h"

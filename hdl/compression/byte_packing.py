@@ -174,7 +174,7 @@ class ByteUnpacker(wiring.Component):
         dropping = Signal()
 
         after = Signal(range(2 * size))
-        over = Signal()  # the next position is not in the front beat
+        over = Signal()  # the next position is beyond the front beat
         exact = Signal()  # the next position is the first of a beat
         early = Signal()
         moving = Signal()  # the position moves, if bytes are shown
@@ -210,7 +210,7 @@ class ByteUnpacker(wiring.Component):
 
         with m.If(advance):
             m.d.sync += front.eq(back)
-        with m.If(early | moving):  # a weaker condition than "advances or takes", but known sooner
+        with m.If(early | moving):  # weaker than the condition "advances or takes", but known sooner
             m.d.sync += position.eq(Mux(early, 0, Mux(over & ~front.last, after[:-1], after)))
         with m.If(fill):
             m.d.sync += [

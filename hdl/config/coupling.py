@@ -1,4 +1,4 @@
-"""The type of couplings: incompatible values of a node's sections, with the reason."""
+"""The type of couplings: rules that reject incompatible values of a node's sections, with the reason."""
 
 import dataclasses
 from collections.abc import Callable

@@ -61,7 +61,7 @@ CORE = (
 
 
 def all_couplings(features: Iterable[str] = FEATURES) -> tuple[Coupling, ...]:
-    """Couplings of the core and of features, by default of all features; couplings of two sections first."""
+    """Couplings of the core and of ``features`` (all by default), sorted by number of sections."""
     couplings = (*CORE, *(coupling for name in features for coupling in feature(name).couplings))
     return tuple(sorted(couplings, key=lambda coupling: len(coupling.sections)))
 

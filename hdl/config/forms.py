@@ -59,7 +59,7 @@ def from_dict(values: Mapping[str, Any]) -> Configuration:
 
 
 def _made(kinds: Types, values: Any, title: str) -> Any:
-    """Section of one of several types, from its fields."""
+    """Create a section of one of several types from its fields, including ``kind``."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{title} must be a table of fields, not {values!r}")
     kind = _kind(kinds, values.get("kind", _text_of(kinds.names[0])), title)

@@ -50,12 +50,7 @@ class Credits(Link):
 
 
 class Topology(Section):
-    """Base of all topologies.
-
-    Members
-    -------
-    ports : int
-        Number of ports to other nodes.
+    """Base class of all topologies.
     """
 
     ports: ClassVar[int] = 1
@@ -110,7 +105,7 @@ class Peer(Role):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RootReduce(Role):
-    """A peer for commands that assign every block to one root, so that only the root's results cross a slow link:
-    docs/ring/root_reduce.md."""
+    """A peer that supports commands that assign every block to one root, so that only the root's results cross a slow
+    link: docs/ring/root_reduce.md."""
 
     root_reduce: ClassVar[bool] = True

@@ -31,7 +31,7 @@ class _Flags:
         self._registers = []
 
     def of(self, column):
-        """Value of a property, listed by operation code, for the latest operation; a constant if possible."""
+        """Flag of the latest operation, from its values by operation code in ``column``; constant if possible."""
         if len(set(column.values())) < 2:
             return Const(any(column.values()), 1)
         for flag, known in self._registers:
@@ -133,8 +133,8 @@ class CommandChecker(wiring.Component):
 
     @property
     def latency(self):
-        # The room of at most two memories is divided by a stride. This takes one cycle per bit and one for rounding,
-        # instead of the two cycles for a factor of one.
+        # The capacity of up to two memories is divided by a stride. This takes one cycle per bit and one for
+        # rounding, instead of the two cycles for a factor of one.
         return 16 + self._config.topology.max_nodes.bit_length() + 2 * (self._quotient_bits - 1)
 
     @property
@@ -143,7 +143,7 @@ class CommandChecker(wiring.Component):
 
     @property
     def _room_bits(self):
-        """Width in bits of the available room in memories that operations use."""
+        """Number of bits for the size of the largest memory that an operation uses, or for any room in it."""
         return max([self._words[extent.memory] for operation in self._operations for extent in operation.extents],
                    default=1).bit_length()
 
@@ -174,7 +174,7 @@ class CommandChecker(wiring.Component):
                    for base in BASES]
         words, room_bits = self._words, self._room_bits
         tenants = config.has("tenants")
-        if tenants:  # a memory is the window of the tenant
+        if tenants:  # for a tenant, a memory is its window
             is_tenant = self.tenancy.tenant != PRIVILEGED
             foreign = command.tenant != self.tenancy.tenant
             reserved = is_tenant & Cat(command.operation == operation.code for operation in operations
@@ -183,12 +183,12 @@ class CommandChecker(wiring.Component):
                      for space in windowed(config)}
 
         def trait(index, holds, *, measured=False):
-            """Whether a trait holds for the extent at a base; ``measured`` excludes extents without length."""
+            """Whether a condition holds for the extent at a base; ``measured`` excludes extents without length."""
             return flags.of({code: holds(extent) for code, extent in extents[index].items()
                              if not measured or extent.reach is not Reach.START})
 
         def capacity_at(index):
-            """Number of elements in the memory of the operation's extent with a given base."""
+            """Number of elements in the memory that the operation accesses at the base with this index."""
             memories = list(dict.fromkeys(extent.memory for extent in extents[index].values()))
             first = words[memories[0]] if memories else 0
             value = Const(first, room_bits) if isinstance(first, int) else first

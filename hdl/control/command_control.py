@@ -184,7 +184,7 @@ class CommandControl(wiring.Component):
             self.busy.eq(
                 ((self.loading | self.loaded) & self.head_of_program) | (self.running & self.run_of_program)),
         ]
-        # A comparison takes one cycle, so the count is ahead by one; it advances only after the wait has begun.
+        # The comparison takes one cycle, so the count runs ahead by one; it advances only after the wait has begun.
         m.d.sync += [
             late.eq((self.count >= self.timeout) & ~patient), never.eq(self.timeout == 0),
             was_waiting.eq(self.waiting),

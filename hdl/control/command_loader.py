@@ -16,7 +16,7 @@ __all__ = ["WORDS", "CommandLoader", "words_loaded"]
 #: Number of words that are loaded per command, unless :func:`words_loaded` adds one; the rest are reserved.
 WORDS = 12
 
-#: Word that is loaded first, so that the words that control waits or changes of other words arrive early.
+#: Word that is loaded first, so that fields that control waits, or changes of further words, arrive early.
 FIRST_WORD = 8
 
 
@@ -193,7 +193,7 @@ class CommandLoader(wiring.Component):
         return m
 
     def _words(self, m, following, value, shifted, chosen):
-        """Join the words from both memories in a register, and add the changes for the pass."""
+        """Select the word of one memory, register it, and add the changes for the pass."""
         if self._queues == 1:
             m.d.sync += value.eq(self.pushed_data)
             m.d.comb += shifted.eq(value)

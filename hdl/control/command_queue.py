@@ -317,7 +317,7 @@ class CommandQueue(wiring.Component):
         ready, stale, versions = self._versions(m, controls, loader, sequencers, taken=taken)
         for n, (control, sequencer) in enumerate(zip(controls, sequencers, strict=True)):
             m.submodules[f"sequencer_{n}"] = sequencer
-            settings = Signal(run_layout(), name=f"run_{n}")  # settings of a run, and the step of its passes
+            settings = Signal(run_layout(), name=f"run_{n}")  # settings of a run, including the step of its passes
             ahead = Signal.like(pushed.levels[n], name=f"ahead_{n}")  # commands that were pushed before the run
             head = loader.heads[n]
             m.d.comb += [
@@ -365,8 +365,8 @@ class CommandQueue(wiring.Component):
         self._reject(m, controls, loader, ended, after, stale)
 
     def _versions(self, m, controls, loader, sequencers, *, taken):
-        """Connect the counting of updates; return the queues for which it is ready, the detail of STALE, and versions
-        for the trace."""
+        """Connect the update counters; return the queues for which they are ready, STALE's detail and trace
+        versions."""
         traced = [Signal(13, name=f"version_{n}") for n in range(self._queues)]
         if not self._has_versions:
             m.d.comb += [control.right.eq(1) for control in controls]

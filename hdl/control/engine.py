@@ -122,7 +122,7 @@ class OperationDescription:
             raise ValueError(f"Extents of an operation must have different bases, not {', '.join(bases)}")
 
     def extent(self, base):
-        """Extent with a given base, or None if the operation does not use it."""
+        """Extent with a given base, or None if the operation does not use this base."""
         return next((extent for extent in self.extents if extent.base == base), None)
 
 

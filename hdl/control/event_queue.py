@@ -62,12 +62,12 @@ class EventQueue(wiring.Component):
         m.submodules.ended = ended = Queue(shape=32, depth=self._depth * EVENT_WORDS, block=True)
         sources = [*self.completions, self.rejected]
         index, popped_index = Signal(range(EVENT_WORDS)), Signal(range(EVENT_WORDS))
-        held = Signal()  # an event has been chosen and is being written
+        held = Signal()  # whether an event has been chosen and is being written
         kept = Signal(range(len(sources)))
         source = Signal(range(len(sources)))
         word = Signal(32)
         first, bad = Signal(32), Signal()  # first word of the event, and whether its status is not OK
-        queued, popped = Signal(), Signal()  # an event is queued, or popped, with its last word
+        queued, popped = Signal(), Signal()  # the last word of an event is queued, or popped
 
         connect_stream(m, ended.o, self.events)
         m.d.comb += source.eq(kept)
@@ -85,7 +85,7 @@ class EventQueue(wiring.Component):
                     if n < self._queues:
                         with m.If(index == 0):
                             m.d.comb += word[-len(event.payload.queue):].eq(n)
-        # An event is offered until its last word, so only registers decide when it is taken.
+        # An event stays offered until its last word is stored, so that `ready` depends only on registers.
         m.d.comb += [
             ended.i.payload.eq(word),
             queued.eq(held & ended.i.ready & (index == EVENT_WORDS - 1)),

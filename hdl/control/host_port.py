@@ -115,7 +115,7 @@ class HostPort(wiring.Component):
         self.size = size = Signal(16)  # number of payload words of the response
         sent = Signal(16)  # number of payload words that have been sent
         left = Signal(16)  # remaining payload words: of the request, then of the response
-        settled = Signal()  # the memory of PING has had a cycle to read its current address
+        settled = Signal()  # the memory for PING has had one cycle to read at its current address
         fetched = Signal()  # the register to be sent has been read
         take, send, final, registers = (Signal(name=name) for name in ("take", "send", "final", "registers"))
         access = Signal(protocol.access_layout())
@@ -134,7 +134,7 @@ class HostPort(wiring.Component):
             self.commands.payload.data.eq(word.payload.data),
             self.commands.payload.first.eq(taken[:exact_log2(DESCRIPTOR_WORDS)] == 0),
             self.commands.payload.last.eq(final),
-            # At most one of the counts is not zero.
+            # At most one of `taken` and `sent` is not zero.
             self.bus.address.eq(address[:16] + (taken | sent)),
             self.bus.write_data.eq(word.payload.data),
             echo_write.addr.eq(taken),
@@ -189,7 +189,7 @@ class HostPort(wiring.Component):
             with m.Elif(final):
                 following()
 
-        with m.FSM() as self.states:  # an attribute for the formal specifications, like size and ended
+        with m.FSM() as self.states:  # an attribute that formal specifications read, like size and ended
             # Each of these states takes a word of the header; a packet of one word has no further words.
             for name, following in (("Tenant", "Opcode"), ("Opcode", "Dispatch"))[0 if requester else 1:]:
                 with m.State(name):

@@ -87,7 +87,7 @@ def connect_programs(m, *, host_port, registers, queue):
         registers.program_status.eq(queue.program_status),
         registers.node_time.eq(queue.node_time),
         registers.trace_pointer.eq(queue.trace_pointer),
-        # A header for slot 0 of queue 0, whatever its model and bank.
+        # Count a load at its header for slot 0 of queue 0, regardless of model and bank.
         registers.count.program_loads.eq(host_port.program.valid & header.first & ~first.any()),
         registers.count.program_runs.eq(host_port.run.valid & host_port.run.ready),
     ]

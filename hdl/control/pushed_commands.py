@@ -12,7 +12,7 @@ __all__ = ["PushedCommands", "queue_of"]
 
 
 def queue_of(operation, queues):
-    """Queue for pushed commands with an operation: the last one, unless the operation specifies a queue."""
+    """Queue for a pushed command: the last one, unless the command's operation specifies a queue."""
     return queues - 1 if operation.queue is None else min(operation.queue, queues - 1)
 
 
@@ -78,7 +78,7 @@ class PushedCommands(wiring.Component):
             shape=32, depth=self._queues * slots * DESCRIPTOR_WORDS, init=[], attrs={"no_rw_check": 1})
         write, read = memory.write_port(), memory.read_port()
         word = self.commands.payload
-        position = Signal(range(DESCRIPTOR_WORDS))  # position of the word from the host, in its command
+        position = Signal(range(DESCRIPTOR_WORDS))  # position of the host's word in its command
         at = Mux(word.first, 0, position)
         target = Signal.like(self.serving)  # queue of the word from the host
         chosen = Signal.like(self.serving)

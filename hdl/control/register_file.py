@@ -140,7 +140,7 @@ class RegisterFile(wiring.Component):
     _VISIT = 4
 
     age = 3
-    #: Cycles from a request to ``done``, except after reset: rest of a visit, a counter's visit, the request's visit.
+    #: Cycles from a request to ``done``, except after reset: rest of a visit, a counter's visit, the request's own.
     latency = 3 * _VISIT
 
     def __init__(self, *, config):
@@ -178,7 +178,7 @@ class RegisterFile(wiring.Component):
 
     @property
     def _first_row(self):
-        """First row to be initialised: TENANT in a node with tenants, where the order wraps around."""
+        """First row to initialise. In a node with tenants, this is TENANT, and the order wraps around."""
         return TENANT_REGISTERS[0].address if self._config.has("tenants") else 0
 
     def _lacks(self, entry):
@@ -249,7 +249,7 @@ class RegisterFile(wiring.Component):
             lost = Signal()
             m.d.sync += lost.eq((lost & ~clear_counters) | self.far_lost)
             far = Cat(self.far_silent, lost, Const(0, 1))
-        live = {  # values that are not read from the memory
+        live = {  # values of registers that are not stored in the memory
             "STATUS": Cat(queue.running, queue.waiting, Const(0, 6), stalls, far, queue.commands, queue.events),
             "CONTROL": self.link_reset,
         }

@@ -121,7 +121,7 @@ class Register:
 
 
 def _table(*registers, first=0, feature=None):
-    """Registers at consecutive addresses, in order; either all for one feature, or each for its own."""
+    """Registers at consecutive addresses; ``feature`` applies to all that do not have their own."""
     rows = [{"feature": feature} | row for row in registers]
     docs = [f"{row['doc']} In nodes with {row['feature']}." if row["feature"] else row["doc"] for row in rows]
     return tuple(Register(address=first + n, **row | {"doc": docs[n]}) for n, row in enumerate(rows))
@@ -429,13 +429,13 @@ def _ports_of(config, access):
 
 
 def settings_of(config):
-    """Names of the register file's ports for settings of a node, which the host writes for its units."""
+    """Names of the register file's setting ports: the settings that the host writes for a node's units."""
     set_version = ["set_version"] if config.has("settable_version") else []
     return ["link_reset" if port == "control" else port for port in _ports_of(config, Access.SETTING)] + set_version
 
 
 def statuses_of(config):
-    """Names of the register file's ports for statuses of a node, which its units report to the host."""
+    """Names of the register file's status ports: the statuses that a node's units report to the host."""
     return [port for port in _ports_of(config, Access.STATUS) if port != "status"]
 
 
@@ -453,7 +453,7 @@ def fields_of(registers, name):
             for field in register(name).fields}
 
 
-#: Shape of the optimizer's rule in register OPTIMIZER.
+#: Amaranth shape of field ``rule`` in register OPTIMIZER.
 RULE = unsigned(register("OPTIMIZER").field("rule").width)
 
 

@@ -13,8 +13,8 @@ __all__ = ["Rejections", "rejection_layout"]
 
 
 def rejection_layout():
-    """A command that is not run, with the reason: ``rejected`` until its event is taken; ``count`` is its waiting
-    time in cycles plus one; ``missing`` are the flags not set; ``after`` is the detail of an unmet dependency."""
+    """Reason why a command is not run: ``rejected`` until its event is taken; ``count`` is its waiting time in cycles
+    plus one; ``missing`` are the flags that are not set; ``after`` is the detail of an unmet dependency."""
     return data.StructLayout({
         "rejected": 1, "reason": Rejection, "tag": 16, "count": 32, "missing": 16, "after": 32})
 

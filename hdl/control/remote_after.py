@@ -1,4 +1,4 @@
-"""Dependencies on commands of other nodes, which must be done before a command may start."""
+"""Dependencies on commands of other nodes, which must have ended before a command may start."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring

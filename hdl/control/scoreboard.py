@@ -8,7 +8,7 @@ from hdl.control.program_layouts import check_queues
 
 __all__ = ["AFTER_MAX", "LEAD_MAX", "Scoreboard", "after_layout", "others"]
 
-#: Maximum number of passes that a queue may be ahead of another queue.
+#: Maximum number of passes by which a queue may be ahead of another queue.
 LEAD_MAX = 15
 
 #: Largest value of ``after`` that can hold.
@@ -135,9 +135,9 @@ class Scoreboard(wiring.Component):
         ]
 
     def _leads(self, m, lower, upper):
-        """Whether the lower of two queues is too far ahead of the upper, and vice versa."""
+        """Whether queue ``lower`` is too far ahead of queue ``upper``, and whether the reverse is true."""
         width = LEAD_MAX.bit_length() + 1
-        lead = Signal(width, name=f"lead_{lower}_{upper}")  # signed: passes by which the lower is ahead
+        lead = Signal(width, name=f"lead_{lower}_{upper}")  # signed: number of passes that the lower queue is ahead
         up, down = self.begins[lower], self.begins[upper]
         with m.If(self.clear):
             m.d.sync += lead.eq(0)

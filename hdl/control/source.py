@@ -122,7 +122,7 @@ class Status(Purpose):
 
 @dataclasses.dataclass(frozen=True)
 class Interface(Purpose):
-    """An interface to a unit of a feature. The engine and the feature use the same constant."""
+    """An interface to a unit of a feature; the engine and the feature refer to the same instance."""
 
     name: str
 

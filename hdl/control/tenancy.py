@@ -1,4 +1,4 @@
-"""Tenants of a node, for host port and queues: owners of commands, and windows of memory spaces."""
+"""Tenants of a node, for the host port and the queues: owners of commands, and their memory windows."""
 
 from amaranth.lib import data
 
@@ -43,6 +43,6 @@ def asked_layout():
 
 
 def found_layout():
-    """Window in a memory, in groups of elements."""
+    """Layout of a window in a memory: its base and size, in groups of elements."""
     width = register("WINDOW_BOUND").width
     return data.StructLayout({"base": width, "size": width})

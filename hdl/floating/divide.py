@@ -179,7 +179,7 @@ class FloatDivider(wiring.Component):
             sign=passing["sign"], nan=passing["nan"])
 
     def _divide_in_turns(self, m, normal, passing):
-        """Divide by restoring trials: each quotient passes several times through a ring with few subtractors."""
+        """Use restoring division: each quotient passes several times through a ring with few subtractors."""
         width = self._format.fraction_bits + 1
         stages = fold(width + 2, self._interval)
         trials = self._interval * sum(stages)
@@ -201,7 +201,7 @@ class FloatDivider(wiring.Component):
             remainder, divisor, quotient = turn.remainder, turn.divisor, turn.quotient
         m.d.comb += [end.remainder.eq(remainder), end.divisor.eq(divisor), end.quotient.eq(quotient)]
 
-        # The values outside the ring advance when a new pair enters it.
+        # Values that do not circulate in the ring of subtractors advance when a new pair enters it.
         passing = self._difference(m, passing)
         for number in range(len(stages)):
             later = {}

@@ -91,7 +91,7 @@ class FloatMultiplier(wiring.Component):
         for _ in range(multiplier.latency - 2):
             passing = register(m, "passing", **vars(passing))
 
-        # The bias is one less than a power of two, and one was added above.
+        # `unbias` is the bias plus one, a power of two, since one was added to the exponent above.
         places = width + 1
         index_bits = (places - 1).bit_length()
         unbias = 1 << (format.exponent_bits - 1)
@@ -126,7 +126,7 @@ class FloatMultiplier(wiring.Component):
             right=index | located.missing, index=index, none=none, lowest=located.lowest,
             sign=located.sign, infinite=located.infinite, nan=located.nan)
 
-        # Move the window to its start. Its position also gives the exponent.
+        # Shift right so that the window begins at bit 0. The window's position also gives the exponent.
         window, lost = shift_right(m, Cat(counted.low, counted.high), counted.right, width=places)
         base = Signal(counted.lowest.shape())
         m.d.comb += base.eq(counted.lowest + counted.index)

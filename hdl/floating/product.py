@@ -66,7 +66,7 @@ class Product(wiring.Component):
             return result
 
         def rows(value, digits):
-            """Partial products of ``value``: one term per two digits, each the sum of two rows."""
+            """Partial products of ``value``: one term for each pair of digits, which is the sum of two rows."""
             row = [Mux(digit, value, 0) for digit in digits] + [C(0, 1)]
             pairs = range(0, len(digits), 2)
             return [(row[index] + row[index + 1].shift_left(1)).shift_left(index) for index in pairs]
@@ -77,7 +77,7 @@ class Product(wiring.Component):
             m.d.comb += self.o.eq(product.o)
             return m
 
-        # All products except that of the low parts are multiples of 2 ** BLOCK_WIDTH.
+        # All partial products except the product of the low parts are multiples of 2 ** BLOCK_WIDTH.
         blocks = {"low": a_low * b_low}
         if self._dsps == 4:
             blocks = register(m, "blocks", **blocks, left=a_high * b_low, right=a_low * b_high, high=a_high * b_high)

@@ -70,7 +70,7 @@ class FloatSquareRoot(wiring.Component):
         return len(normalising_steps(width)) + 1 + trials + self._deep + 1
 
     def _ends_stage(self, index):
-        """Whether a stage ends with this trial. The first trials are so narrow that two fit into one stage."""
+        """Whether a stage ends with this trial. The first trials are narrow, so two of them fit into one stage."""
         return index > IN_PAIRS or index % 2 == 0 or index == self._format.fraction_bits + 1
 
     @property
@@ -107,7 +107,7 @@ class FloatSquareRoot(wiring.Component):
 
         # Halve the exponent; if it is odd, double the significand, so that the radicand is between 1 and 4. The sum
         # is twice the exponent of the root, plus one if the significand is doubled. Zero and infinity continue as a
-        # radicand with root 1, and NaN as one with root 1.5: the roots have the fractions of the results.
+        # radicand with root 1, and NaN as a radicand with root 1.5, so that roots have the fractions of the results.
         lifted = Cat(passing["exponent"][:-1], ~passing["exponent"][-1], passing["exponent"][-1])
         twice = Signal(signed(max(format.exponent_bits, len(normal.count)) + 2))
         m.d.comb += twice.eq(lifted + Cat(~normal.count, C(1, 1)).as_signed())
@@ -128,7 +128,7 @@ class FloatSquareRoot(wiring.Component):
         return m
 
     def _extract_in_turns(self, m, aligned):
-        """Extract by restoring trials: each root passes several times through a ring with few subtractors."""
+        """Compute roots by restoring trials; each root passes several times through a few subtractors."""
         width = self._format.fraction_bits + 1
         stages = fold(width, self._interval)
         trials = self._interval * sum(stages)
@@ -162,7 +162,7 @@ class FloatSquareRoot(wiring.Component):
         # Drop the bits of any trials after the last bit of the root.
         ended = register(m, "ended", root=root[trials - width:])
 
-        # The values outside the ring advance when a new operand enters it.
+        # Values that do not circulate in the ring advance when a new operand enters the ring.
         passing = dict(exponent=aligned["exponent"], sign=aligned["sign"])
         for number in range(len(stages) + 1):
             later = {}
@@ -174,7 +174,7 @@ class FloatSquareRoot(wiring.Component):
         return list(ended.root), passing
 
     def _extract(self, m, aligned):
-        """Extract by non-restoring trials, with a subtractor for each."""
+        """Extract the root by non-restoring trials, with one subtractor for each trial."""
         width = self._format.fraction_bits + 1
         pairs = len(aligned["radicand"]) // 2
         aligned = register(m, "aligned", **aligned)

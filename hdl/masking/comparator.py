@@ -1,4 +1,4 @@
-"""Comparator between positions in a matrix and the bounds of a mask."""
+"""Comparator that checks matrix positions against the bounds of a mask."""
 
 from amaranth.hdl import Module, Signal, signed
 from amaranth.lib import data, stream, wiring

@@ -117,7 +117,7 @@ class MaskDataflow(wiring.Component):
         sparsify_done, sparsify_takes = self._sparsify(m, *parts) if config.sparsify else (Const(0), Const(0))
         m.d.comb += [
             self.done.eq(Mux(setup.sparsify, sparsify_done, mask_done)),
-            # Data is offered to both units: the circuit needs a job to take it, and the magnitude mask needs errors.
+            # Both units are offered data; the circuit needs a job to accept it, the magnitude mask a beat of errors.
             rows.o.ready.eq(mask_takes | sparsify_takes),
         ]
         return m
@@ -176,7 +176,7 @@ class MaskDataflow(wiring.Component):
         with m.If(mask):
             connect_stream(m, weight_reader.o, serializer.i)
             m.d.comb += [
-                # Words are read from the first external job on, and reach the source with that job's first beat.
+                # Mask words are read once the first external job arrives, and reach the source with its first beat.
                 weight_reader.job.valid.eq(jobs.external & ~words_asked & (setup.weight_count != 0)),
                 reader.job.valid.eq(to_reader.valid),
                 reader.job.payload.row.eq(row),

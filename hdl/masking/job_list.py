@@ -36,7 +36,7 @@ def mask_job_layout():
 
 
 def checked_job_layout(elements):
-    """Layout of a checked job: the mask circuit's job, and its memory elements, at most ``elements``."""
+    """Layout of a checked job: the mask circuit's job, and its number of elements, at most ``elements``."""
     return data.StructLayout({"job": job_layout(INDEX_BITS), "elements": range(elements + 1)})
 
 

@@ -119,7 +119,7 @@ class MagnitudeMask(wiring.Component):
                 multiplexer.i.payload.keep.eq(frame.o.keep),
                 multiplexer.i.payload.last.eq(frame.o.last),
             ]
-            # A pair reserves its slots in the queues when it is taken.
+            # Each pair reserves its slots in both queues when it is accepted.
             places = Signal(range(self.depth + 1), init=self.depth, name=f"{name}_places")
             m.d.comb += room[index].eq(places != 0)
             m.d.sync += places.eq(places - taken + (sink.valid & sink.ready))

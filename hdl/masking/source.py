@@ -56,7 +56,7 @@ class MaskSource(wiring.Component):
         beat = self.i.payload
         # Position of the last bit that was used in the most recent word.
         used = Signal(range(_WORD), init=_WORD - 1)
-        held = Signal(_WORD - 1, reset_less=True)  # the word without bit 0, which is used when the word is taken
+        held = Signal(_WORD - 1, reset_less=True)  # the word without bit 0; bit 0 is used when the word is taken
 
         # The kept lanes are contiguous from lane 0, so their number follows from the end of `keep`.
         ends = beat.keep & ~(beat.keep >> 1)

@@ -221,7 +221,7 @@ class StreamedOptimizer(wiring.Component):
         beats = self._depth // self._update_lanes
         if self._interval == 1:
             return 2 + -(-delay // beats)
-        # A bank is filled in less time than a burst takes: the rest of that time covers most delays.
+        # Filling a bank takes less time than its burst, and the rest of the burst's time covers most delays.
         return max(2, 1 + -(-(delay + beats + 2 - self._interval) // (beats * self._interval)))
 
     def elaborate(self, platform):

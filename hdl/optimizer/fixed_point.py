@@ -253,7 +253,7 @@ class FixedLane(wiring.Component):
 
     @property
     def _step_latency(self):
-        """Cycles from the sum to d: the product, the rounding addition and, with momentum, one more addition."""
+        """Cycles from the sum to d: product, an addition for rounding, one for momentum, and saturation."""
         return self.multiplier_latency + (self.planes + 1) * _ADDER_LATENCY + _SATURATION_LATENCY
 
     @property

@@ -1,4 +1,4 @@
-"""Collection of results of the arithmetic, slice by slice, into rows of memory."""
+"""Collects the results of the arithmetic, which arrive in slices, into rows of memory."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring

@@ -265,7 +265,7 @@ class UpdateLane(wiring.Component):
             return line.o
 
         def chosen(trait):
-            """Flag for a trait of the command's rule; a register, since the rule is stable during a command."""
+            """Return a register that shows whether the command's rule, which is stable meanwhile, has a trait."""
             flag = Signal(name=trait)
             with m.Switch(settings.rule):
                 for rule in self._rules:
@@ -287,7 +287,7 @@ class UpdateLane(wiring.Component):
         start = Mux(decoupled, decayed, weight) if self._decoupled else weight
         start = delay("start_line", start, self._step - self.limiter_latency)
 
-        # The step. The second multiplier and adder compute Adam's second moment, or Nesterov's look-ahead.
+        # Compute the step. The second multiplier and adder compute Adam's second moment, or Nesterov's look-ahead.
         step = gradient
         if self._planes:
             kept = multiply("first_decay", settings.first_decay, self.state[0])

@@ -33,7 +33,7 @@ def operations(rules, workers):
     stateful = {bool(RULES[rule].planes) for rule in rules}
 
     def either(traits, name, value, default):
-        """Operand ``value`` if the rule has a trait, else ``default``; conditional only if rules differ."""
+        """Select ``value`` if the rule has a trait, else ``default``; at run time only if rules differ."""
         if len(traits) == 1:
             return value if True in traits else default
         return {value: name, default: f"not_{name}"}
@@ -296,7 +296,7 @@ class SharedLane(wiring.Component):
         return m
 
     def _conditions(self, m):
-        """Conditions of operands; they may be registers, since the settings are stable during a command."""
+        """Conditions that select operands; registers are used, since settings are stable during a command."""
         settings = self.settings
         chosen = {}
         for trait in ("planes", "adaptive", "decoupled"):
@@ -324,9 +324,9 @@ class SharedLane(wiring.Component):
         return conditions
 
     def _wait(self, m, name, value, ready):
-        """Hold a value, which is available for only one cycle, for all operations that use it.
+        """Hold a value, which is available for only one cycle, until all operations have used it.
 
-        Return a function that maps a cycle to the register that holds the value then, and its delay in parameters.
+        Return a function that maps a cycle to the register that then holds the value, and its delay in parameters.
         """
         if ready is None:
             return lambda cycle: (value, 0)

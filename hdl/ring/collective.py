@@ -101,7 +101,7 @@ class CollectiveEngine(wiring.Component):
             {
                 # Commands that have already been checked: see :class:`~hdl.control.command_checker.CommandChecker`.
                 "command": In(stream.Signature(command_layout())),
-                # One event per command. The detail of a time-out is the number of packets sent (low half) and
+                # One event per command. After a time-out, its detail is the number of packets sent (low half) and
                 # received (high half).
                 "event": Out(stream.Signature(event_layout())),
                 # Scalars of the optimizer.
@@ -287,7 +287,7 @@ class CollectiveEngine(wiring.Component):
                 setup.pass_on.eq(is_passed & planned.passes_on),
             ]
             if config.role.interleaved:
-                # Where sums are decoded, the last sums of a reduce-scatter take the place of the gather.
+                # If sums are decoded, the last sums of a reduce-scatter are scheduled in place of a gather.
                 m.d.sync += setup.both.eq(has_scatter & (has_gather if config.adds_compressed else 1))
             for name, make in paths(config).items():
                 path = make(planned)
@@ -295,7 +295,7 @@ class CollectiveEngine(wiring.Component):
             m.d.sync += [leaving.eq(0), coming.eq(0)]
 
         moves, alone = link.sent.word | word_taken | alive, setup.alone
-        if config.is_server:  # its far memory may stop responding, even in a ring of one
+        if config.is_server:  # its far memory may stop responding, even in a ring of one node
             m.d.comb += self.abandons.eq(~control.active)
             moves |= Cat(port.valid & port.ready for name in memory_ports(config, parts(config))
                          for port in getattr(datapath, name)).any()

@@ -75,7 +75,7 @@ class CollectiveControl(wiring.Component):
             "weight_version": Out(32),
             # Whether a command is in progress, so that this cycle counts for it.
             "busy": Out(1),
-            # Properties of the latest command; stable until the next one is accepted.
+            # Properties of the latest command; stable until the next command is accepted.
             "kind": In(kind_layout()),
             # Whether the planner is needed.
             "planning": Out(1),

@@ -123,7 +123,7 @@ class Datapath(wiring.Component):
                 self._connect(m, getattr(unit, port.name), sinks[port.channel], port.during)
 
     def _connect(self, m, source, sink, during):
-        """Connect two streams, in all commands or only during some."""
+        """Connect two streams, in all commands or only if ``during`` holds for a command's setup."""
         if during is None:
             connect_stream(m, source, sink)
         else:

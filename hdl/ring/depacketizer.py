@@ -121,7 +121,7 @@ class Depacketizer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         expected = self.expected.payload
-        # One word waits in a register, with its decoding as the first word of a packet or as a mask. The decoding
+        # One word waits in a register, already decoded as the first word of a packet or as a mask, since decoding
         # depends on many bits of the word and drives much logic.
         held = Signal(word_layout())
         occupied = Signal()
@@ -204,7 +204,7 @@ class Depacketizer(wiring.Component):
         with m.If(self.i.valid & self.i.ready):
             m.d.sync += mixed.eq(Mux(begins, 0xffffffff, crc_after(mixed)) ^ self.i.payload.data)
         # The epoch may change while a word waits. Both comparisons are made in every cycle, and the result is
-        # selected afterwards, so that neither has to wait for `i.ready`.
+        # selected afterwards, so that neither comparison has to wait for `i.ready`.
         m.d.sync += [
             fresh.eq(self.i.ready),
             older_fresh.eq(is_older(self.i.payload.data)),
@@ -237,7 +237,7 @@ class Depacketizer(wiring.Component):
             ]
 
         def check(*faults):
-            """Reject the packet with the first fault that applies; each fault is (condition, code, got, due)."""
+            """Reject the packet with its first fault; each is (condition, code, actual value, expected value)."""
             for number, (fault, *verdict) in enumerate(faults):
                 with m.Elif(fault) if number else m.If(fault):
                     refuse(*verdict)
@@ -247,10 +247,10 @@ class Depacketizer(wiring.Component):
             with m.If(ending):
                 m.next = "Word0"
 
-        # Registers are written as soon as their word is available, if they are not used before it is taken.
+        # Registers that are not used before their word is taken are written as soon as the word is available.
         with m.FSM() as fsm:
             with m.State("Word0"):
-                # After any packet that is not good, one cycle is reserved for the rejection.
+                # After a packet that is damaged, unexpected or aborted, one cycle is reserved for the rejection.
                 stop = halted | (finished & ~(intact & ~mismatch & ~by_abort))
                 m.d.comb += [
                     first.eq(1),

@@ -33,7 +33,7 @@ def describe(config):
         return ~has_rule(settings.rule, config.memories.planes), EventStatus.BAD_RULE, settings.rule
 
     def lacks_format(command):
-        """Whether the format does not exist, or has blocks although the root is not the server."""
+        """Whether the format does not exist, or has blocks in a command with a root that is not the server."""
         wrong_root = (command.root == command.rank) != config.is_server
         unknown = command.format >= len(FETCH_FORMATS)
         return unknown | ((command.format != 0) & wrong_root), EventStatus.BAD_FORMAT, command.format

@@ -44,7 +44,7 @@ class CollectiveUnits:
     chained: Any = 0
     #: Units for control words, in a node that has them; the replay extension creates them.
     words: Any = None
-    #: Whether these units must restart; and whether links must restart, with a new setting.
+    #: Whether the units for control words must restart, and whether the links must restart with a new setting.
     words_reset: Any
     links_reset: Any = 0
 
@@ -77,7 +77,7 @@ class CollectiveExtension:
         self._config = config
 
     def operations(self) -> tuple[Any, ...]:
-        """Descriptions of operations that are added to the engine."""
+        """Descriptions of the operations that this extension adds to the engine."""
         return ()
 
     def immediate(self) -> tuple[int, ...]:

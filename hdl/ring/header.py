@@ -60,7 +60,7 @@ def expected_layout():
 
 
 def packet_words(segment):
-    """Number of words of the longest packet of ``segment`` elements: zero-value coded, with no element zero."""
+    """Words in the longest packet of ``segment`` elements, which is zero-value coded without any zeros."""
     if not isinstance(segment, int) or not 1 <= segment < 1 << LENGTH_BITS:
         raise ValueError(f"Segment must be between 1 and {(1 << LENGTH_BITS) - 1} elements, not {segment!r}")
     return OVERHEAD_WORDS + segment + (segment + 31) // 32

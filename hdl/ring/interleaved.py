@@ -48,7 +48,7 @@ class InterleavedGenerator(SequenceGenerator):
         m = Module()
         plan, record = self.plan, self.o.payload
 
-        # Number of segments entered in each phase, and the current lag of the gather.
+        # Number of segments started in each phase, and the number of segments by which the gather lags.
         entered = {each: Signal(record.segment.shape(), name=f"entered_{each.name.lower()}") for each in Phase}
         behind = Signal(range(INTERLEAVED_LAG + 2))
         taken = {each: Signal(name=f"taken_{each.name.lower()}") for each in Phase}  # the collective has the phase

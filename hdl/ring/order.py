@@ -29,7 +29,7 @@ __all__ = ["LAG", "STRIDES", "Phase", "Planner", "SequenceGenerator", "first_lay
 STRIDES = range(256)
 
 
-#: Lag of the gather in a late sequence, in segments.
+#: Number of segments by which the all-gather lags in a late sequence.
 LAG = 3
 
 
@@ -41,12 +41,12 @@ class Phase(enum.Enum, shape=1):
 
 
 def pitches(nodes_max):
-    """Shape of a pitch in rings of up to ``nodes_max`` nodes."""
+    """Shape of the distance, in groups, between groups of a block, for up to ``nodes_max`` nodes."""
     return range(len(ranks(nodes_max)) * STRIDES.stop)
 
 
 def _groups(elements):
-    """Shape of a number of groups, and of the position of a group in a memory of ``elements`` elements."""
+    """Shape of a count of groups, and of a group's position in a memory of ``elements`` elements."""
     return range((elements + GROUP - 1) // GROUP + 1)
 
 
@@ -75,7 +75,7 @@ def plan_layout(elements, nodes_max=SMALL_RING):
 
 
 def first_layout(elements, nodes_max=SMALL_RING):
-    """Number of a block's first group, below ``size``, and the group's position in memory."""
+    """Number of a block's first group, which is below ``size``, and the position of this group in memory."""
     return data.StructLayout({"group": ranks(nodes_max), "place": _groups(elements)})
 
 
@@ -298,11 +298,11 @@ class SequenceGenerator(wiring.Component):
         group = Signal(ranks(self._nodes_max))  # first group of the block
         position = Signal.like(plan.pitch)  # position of that group
         wraps = Signal()
-        settled = Signal()  # group, position and segment have had one cycle to reach the record
+        settled = Signal()  # the record has had one cycle to follow group, position and segment
 
-        # The step after the last one of a phase.
+        # Signals for the step that follows the last step of a phase.
         both = Signal()
-        ending, before_end = Signal(), Signal()  # this segment is the last one; the next segment is the last one
+        ending, before_end = Signal(), Signal()  # whether this segment is the last; whether the next one is
         enters = Signal()
         onward = Signal(Phase)
         change = Signal(signed(4 if self._lags else 3))
@@ -396,20 +396,20 @@ class SequenceGenerator(wiring.Component):
         return m
 
     def _climbs(self, position):
-        """Distance of each phase's segment from the first segment, in groups, without the lowest bits, which are
-        zero. A running sum for each phase needs no multiplier."""
+        """For each phase, distance of its segment from the first segment, in groups, without the lowest bits, which
+        are zero. It is a running sum, which needs no multiplier."""
         shift = (self._segment // GROUP).bit_length() - 1
         return {phase: Signal(max(len(position) - shift, 1), name=f"climb_{phase.name.lower()}") for phase in Phase}
 
     def _record(self, m, group, position, segment, climb):
-        """Block, position and length of the current step's record, one cycle after the block's first group, the
-        group's position, the segment, and its distance from the first segment are given."""
+        """Return the block, position and length of the current step's record, one cycle after the inputs: the block's
+        first group, the group's position, the segment, and its distance from the first segment."""
         plan = self.plan
         per_segment = self._segment // GROUP
         shift = per_segment.bit_length() - 1
         offset = Signal.like(position)  # position of the segment
         block = Signal(ranks(self._nodes_max))
-        left = Signal.like(plan.quotient)  # groups of the block from there on, except an odd group
+        left = Signal.like(plan.quotient)  # groups of the block from the segment on, except an odd group
         odd, final = Signal(), Signal()  # the block has an odd group; the block contains the last group of the vector
         inside = Signal(range(per_segment + 1))  # groups in the segment
         ends = Signal()  # the block ends in this segment, or before it

@@ -17,7 +17,7 @@ def wires_per_link(signature):
 
 
 def port_names(number=0):
-    """Names of a node's members for port ``number``: from the predecessor, and to the successor."""
+    """Names of the members of a node's port ``number``: its input, and its output to the successor."""
     name = "ring" if number == 0 else f"ring_{number}"
     return f"{name}_i", f"{name}_o"
 

@@ -152,7 +152,7 @@ class Sequencer(wiring.Component):
         return queue
 
     def _follow(self, m, instruction, records):
-        """Implement an instruction as a queue of its payloads, for the records that it requests."""
+        """Implement an instruction: queue its payloads for the records that its condition selects."""
         setup, name, consumers = self.setup, instruction.name, records[instruction.sequence]
         record = consumers.record
         port = consumers.add(f"{name}_records", (record.length != 0) & instruction.when(record, setup))
@@ -173,7 +173,7 @@ class Sequencer(wiring.Component):
             self._pending.append(unfinished != 0)
 
     def _select(self, m, instruction, port, record, consumers):
-        """Follow the alternative sequence in some commands; a command has records of only one of the two."""
+        """Take the alternative sequence in some commands; each command has records of only one sequence."""
         alternative = instruction.alternative.during(self.setup)
         other = consumers.add(f"{instruction.name}_alternatives", consumers.record.length != 0)
         selected = stream.Signature(0).create(path=(f"{instruction.name}_selected",))
@@ -245,7 +245,7 @@ class Sequencer(wiring.Component):
 
 
 class _Consumers:
-    """Consumers of a sequence's records, each with a port and a request for the offered record."""
+    """Consumers of a sequence's records; each consumer has a port and requests the offered record."""
 
     def __init__(self, source, layout):
         self.source = source

@@ -23,7 +23,7 @@ class Path:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedCommand:
-    """A planned command on this node, from which paths are computed."""
+    """A planned command on this node, as input for the computation of the paths."""
 
     #: View with :func:`hdl.ring.setup.setup_layout`; all fields are valid except the paths.
     setup: Any
@@ -42,7 +42,7 @@ class PlannedCommand:
     receives: Any
     passes: Any
     gathers: Any
-    #: Number of steps of this node that form sums, in a command that sums; and number of steps that update its block.
+    #: Number of steps in which this node forms sums, if the command sums; number of steps that update its block.
     sums: Any
     updates: Any
     #: Whether the vector moves as one block, from a root to all other nodes.
@@ -71,7 +71,7 @@ class Sequence:
 
     @property
     def paths(self):
-        """Methods that compute paths, by phase: ``scatter``, ``gather``."""
+        """Methods that compute the sequence's paths, by name of the phase: ``scatter``, ``gather``."""
         return {phase: getattr(self, phase) for phase in ("scatter", "gather") if hasattr(self, phase)}
 
 

@@ -18,7 +18,7 @@ def longest_vector(config):
 
 
 def paths(config, parts=None):
-    """Paths of all sequences of the parts' instructions, by name in :func:`setup_layout`, as functions that return a
+    """Paths of all sequences in instructions of the parts, by name in :func:`setup_layout`: functions that return a
     :class:`~hdl.ring.sequences.Path`. By default, the parts are from :func:`hdl.ring.parts.registry.parts`."""
     instructions = [instruction for part in (node_parts(config) if parts is None else parts)
                     for instruction in part.instructions]
@@ -33,7 +33,7 @@ def setup_layout(config, parts=None):
         {
             # The scatter-reduce ends in the optimizer, and new weights are gathered.
             "fused": 1,
-            # The scatter-reduce ends in the gradient memory. If neither bit is set, weights are gathered from memory.
+            # The scatter-reduce ends in the gradient memory. Without `fused` and `sum`, stored weights are gathered.
             "sum": 1,
             # New weights are gathered, through a codec if the node has one; a broadcast moves weights uncoded.
             "coded": 1,

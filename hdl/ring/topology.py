@@ -123,7 +123,7 @@ class GridTopology:
 
     @property
     def links(self) -> dict[tuple[int, int], int]:
-        """Node at the end of each link, by the sending node and its port."""
+        """Receiving node of each link, by the link's sending node and port."""
         ends = {}
         for node in range(self.nodes):
             row, column = divmod(node, self.columns)
@@ -155,5 +155,5 @@ def is_predecessor(block, rank, size):
 
 
 def is_successor(block, rank, size):
-    """Whether ``block`` follows ``rank``, in gateware: cheaper than comparing with the successor."""
+    """Whether ``block`` follows ``rank`` in the ring; needs less gateware than computing the successor."""
     return (block == rank + 1) | ((rank == size - 1) & (block == 0))

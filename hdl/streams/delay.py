@@ -7,9 +7,9 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["DelayLine"]
 
-#: Minimum number of cycles for which a memory is smaller than flip-flops.
+#: Minimum delay in cycles for which a memory takes less area than flip-flops.
 _MEMORY = 4
-#: Minimum number of cycles for a block memory, since its output is slow and needs a register.
+#: Minimum delay in cycles for a block memory, since its output is slow and needs a register.
 _BLOCK = 17
 #: Minimum number of bits for a block memory: LUT memory of this size needs more LUTs to select between its parts.
 _BITS = 512

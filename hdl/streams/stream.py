@@ -53,7 +53,7 @@ def beat_layout(lanes, width=32):
 
 
 def check_lanes(lanes, *, most=8):
-    """Raise ValueError unless ``lanes`` is a power of two up to ``most``; the default is for memory rows."""
+    """Raise ValueError unless ``lanes`` is a power of two up to ``most`` (default: for memory rows)."""
     *powers, last = (1 << exponent for exponent in range(most.bit_length()))
     if not isinstance(lanes, int) or lanes not in (*powers, last):
         raise ValueError(f"Lane count must be {', '.join(map(str, powers))} or {last}, not {lanes!r}")
@@ -230,7 +230,7 @@ class Queue(wiring.Component):
         m.submodules.memory = memory = Memory(shape=self._shape, depth=rows, init=[])
         write = memory.write_port()
         read = memory.read_port(domain="comb")
-        # `stored`: beats wait in front of the output register, which is not empty then. `free`: there is room for one
+        # `stored`: beats wait in the memory, so the output register is not empty. `free`: there is room for one
         # more beat. Both are registers, so that one bit selects the next value of every payload bit.
         stored = Signal()
         free = Signal(init=1)
@@ -248,7 +248,7 @@ class Queue(wiring.Component):
             leave.eq(load & stored),
             w_next.eq(_following(write.addr, rows)),
             r_next.eq(_following(read.addr, rows)),
-            # A free row may hold any data, since a beat is stored only if the address advances.
+            # Any data may be written to a free row, since a beat is stored only if the address advances.
             write.data.eq(self.i.payload),
             write.en.eq(free),
         ]

@@ -29,7 +29,7 @@ def _seconds(text: str) -> float:
 
 
 def _age(seconds: float) -> str:
-    """Format an age in the largest unit that is at most half the age."""
+    """Format an age in the largest unit of time that is at most half the age."""
     return next((f"{seconds / unit:.0f} {name} ago" for unit, name in _UNITS.values() if seconds >= 2 * unit), "now")
 
 

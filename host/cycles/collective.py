@@ -45,7 +45,7 @@ _CREDIT = constant("collectives", 2, "the last word that leaves an ingress to th
 _BACK = 16
 #: Number of segments that fit into the write-back buffer and into the optimizer's gradient banks.
 _ROOM = 2
-#: Time of an event that no packet has to wait for yet.
+#: Initial value of a time that does not delay any packet yet.
 _NEVER = -(10 ** 9)
 
 
@@ -58,7 +58,7 @@ class Arrival(NamedTuple):
 
 
 class Units:
-    """The units of a ring, from the start of a planned command."""
+    """Times at which the units of a ring's nodes are free, from the start of a planned command."""
 
     def __init__(self, timing: Timing, *, nodes: int, latency: int, begin: int):
         self.timing, self.nodes, self.latency, self.begin = timing, nodes, latency, begin
@@ -84,7 +84,7 @@ class Units:
         return np.asarray(-(-elements // self.timing.lanes))
 
     def beats(self, elements: Numbers) -> Numbers:
-        """Beats of a gradient encoder or decoder; in zero-value form, every group counts as complete."""
+        """Number of beats of a gradient encoder or decoder; in zero-value form, each group counts as complete."""
         if self.timing.grouped:
             return np.asarray(-(-elements // GROUP) * (GROUP // self.timing.lanes))
         return self.rows(elements)
@@ -111,18 +111,18 @@ class Units:
         return first, np.maximum(first + arrival.words, arrival.last)
 
     def leave(self, end: Numbers) -> None:
-        """Return the credit of a packet whose last word has left the ingress."""
+        """Return the credit of a packet when its last word has left the ingress, at cycle ``end``."""
         self.taken = end
         self.left.append(end)
 
     def read(self, rows: Numbers) -> Numbers:
-        """Cycles to read a number of rows of the gradient memory; its readers alternate."""
+        """Cycles to read rows of the gradient memory, which alternates between this reader and the other readers."""
         shares = [np.minimum(rows, backlog) for backlog in self.behind]
         self.behind = [backlog - share for backlog, share in zip(self.behind, shares, strict=True)]
         return rows + sum(shares, start=np.zeros_like(rows))
 
     def idle(self, cycles: Numbers) -> None:
-        """Leave the gradient memory to the other readers for a number of cycles."""
+        """Let the other readers use the gradient memory for a number of cycles."""
         self.behind = [np.maximum(backlog - cycles, 0) for backlog in self.behind]
 
     def add(self, there: There, some: npt.NDArray[np.bool_]) -> None:
@@ -224,7 +224,7 @@ class _Collective:
     # Scatter-reduce.
 
     def scatter(self, segment: int) -> None:
-        """Model the scatter-reduce of a segment of each block."""
+        """Model the packets of the scatter-reduce for a segment of every block."""
         costs, timing, units = self._costs, self._timing, self.units
         before = units.words
         there = self._first_grouped(segment) if timing.grouped else self._first_coded(segment)
@@ -245,7 +245,7 @@ class _Collective:
         self.scatter_words = self.scatter_words + units.words - before
 
     def _read_ahead(self, segment: int) -> None:
-        """Add the rows that all readers except the addends' reader may prefetch from this segment on."""
+        """For all readers except the addends' reader, add the rows that may be prefetched from this segment on."""
         ahead = [*([(_AHEAD, 0)] if self._shares else []), *([(_BANKS, 1)] if self._fused else [])]
         more = [sum((self._rows(n, distance) for n in (range(count) if segment == 0 else [segment + count - 1])),
                     start=np.zeros_like(self._none)) for count, distance in ahead]
@@ -253,7 +253,7 @@ class _Collective:
         units.behind = more if segment == 0 else [n + new for n, new in zip(units.behind, more, strict=True)]
 
     def _first_grouped(self, segment: int) -> There:
-        """Times of the gradients that are sent first; their separate encoder runs ahead."""
+        """Times of the gradients that are sent first; they have a separate encoder, which runs ahead."""
         timing, units = self._timing, self.units
         rows, words = self._rows(segment, 0), self._costs.scatter(0, segment, 0)
         addends = [self._rows(segment, -1)] if self._shares else []
@@ -334,7 +334,7 @@ class _Collective:
         return out + BEHIND, np.maximum(out + words, added + timing.summed) + BEHIND
 
     def rest(self) -> None:
-        """Write back the last sum of a reduce-scatter with a codec, one segment later."""
+        """Model the write-back of the last sum of a reduce-scatter with a codec, which happens one segment later."""
         if self._waiting is not None:
             units, (first, last, elements) = self.units, self._waiting
             begun = np.maximum(first, units.adder)
@@ -344,7 +344,7 @@ class _Collective:
             self._waiting = None
 
     def _update(self, arrival: Arrival, segment: int) -> There:
-        """Times of the new weights of the own block."""
+        """Times of the new weights in the rank's own block, as computed by the optimizer."""
         timing, units = self._timing, self.units
         elements = self._costs.elements(segment, 1)
         units.decodes.append(np.maximum(units.decodes[-1], np.where(elements > 0, units.bank, 0)))
@@ -367,7 +367,7 @@ class _Collective:
             there = self._land(arrival, costs.elements(segment, -hop), passed=hop < costs.nodes - 2)
 
     def _stored(self, segment: int) -> There:
-        """Times of the weights in the node's own block, as read by a separate all-gather."""
+        """Times at which a separate all-gather reads the weights in the node's own block."""
         words = self._costs.gather(segment, 1)
         begun = self.units.encoder
         self.units.encoder = begun + np.maximum(words, self._rows(segment, 1))
@@ -431,7 +431,7 @@ class _Periods:
         self._found: list[tuple[int, int, Numbers, list[Numbers], tuple[Numbers, Numbers]]] = []
 
     def look(self, number: int, walk: _Collective) -> tuple[int, int, tuple[Numbers, Numbers]] | None:
-        """Segments, cycles and words of a period that ends with this segment, or None without a period."""
+        """Segments, cycles and words of the period that ends with this segment; None if no period ends with it."""
         times = walk.times()
         now = int(times.max())
         since = np.maximum(times - now, -self._past)

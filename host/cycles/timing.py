@@ -41,7 +41,7 @@ class Timing:
     #: Whether gradients are added in zero-value form, group by group; and whether weights have no codec.
     grouped: bool
     raw: bool
-    #: Additional cycles for a word of a sum, compared with a forwarded word.
+    #: Additional cycles of a word that is summed, compared with a word that is forwarded.
     summed: int
     #: Cycles from a command's start to the first word of a gradient, and of a weight in a separate all-gather.
     loaded: int
@@ -63,7 +63,7 @@ class Timing:
     address: int
 
     def planning(self, *, length: int, nodes: int) -> int:
-        """Cycles to plan a command, as :class:`hdl.ring.order.Planner` does."""
+        """Cycles that :class:`hdl.ring.order.Planner` takes to plan a command."""
         return int(max(self.address, (length // GROUP).bit_length()) + nodes + 3)
 
     def alone(self, *, length: int) -> int:

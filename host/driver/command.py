@@ -41,8 +41,8 @@ class Command:
     signal: int = 0
     tag: int = 0  # number reported in the event; 16 bits
     tenant: int = 0  # owner of the command; always 0 on a node without tenants
-    # numbers of the commands, in the programs of the first and of the second other queue, that must end before this
-    # command starts; 16 bits each, 0 for none
+    # command that must end before this command starts, as its number in the program of the first (after_0) and of the
+    # second other queue (after_1); 16 bits each, 0 for none
     after_0: int = 0
     after_1: int = 0
     # number of passes, 0 to 3, between the commands ``after_0`` and ``after_1`` and this command
@@ -104,7 +104,7 @@ class ProgramRun:
     first: int = 0
 
     def __post_init__(self) -> None:
-        self.words()  # a value that does not fit raises an error here
+        self.words()  # raises an error here if a value does not fit
 
     def words(self) -> Words:
         """Return the payload of RUN."""

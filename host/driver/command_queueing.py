@@ -27,7 +27,7 @@ class PendingCommand(Generic[T]):
     """A command with a pending result."""
 
     operation: Operation
-    commands: dict[int, Command]  # command of each node that has one, by rank
+    commands: dict[int, Command]  # command of each node that takes part, by rank
     nodes: int  # number of nodes of the ring
     patience: int  # maximum cycles of each poll for an event
     # whether nodes execute the command together, so that words move on the ring while it runs
@@ -98,7 +98,7 @@ class CommandQueueing:
         return self._epoch, self._latest
 
     def resume_from(self, epoch: int, collective: int) -> None:
-        """Continue with the numbers of a different ring, after the links of this ring have been reset."""
+        """Continue the epoch and collective numbers of another ring, after the links of this ring were reset."""
         self._epoch, self._latest = epoch, collective
 
     def take_numbers(self, count: int) -> int:

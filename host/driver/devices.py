@@ -69,7 +69,7 @@ class Devices(tuple[Device, ...]):
             raise ValueError("A ring must have at least one node")
         if not 1 <= timeout < 1 << 30:
             raise ValueError(f"Timeout must be between 1 and {(1 << 30) - 1} cycles, not {timeout!r}")
-        # the distinct configurations of nodes; rank 0's configuration, for parameters that are the same on all nodes
+        # distinct node configurations, and rank 0's configuration for parameters that are the same on all nodes
         self.configs: list[Configuration] = list(dict.fromkeys(device.config for device in self))
         self.config = self.configs[0]
         self.formats = Formats(self.configs)

@@ -27,7 +27,7 @@ class ElementFormat:
         return words.view(np.float32)
 
     def stored(self, words: Words) -> Words:
-        """Words that a memory returns after these words were written to it."""
+        """Return the words that a memory returns when it is read after ``words`` were written to it."""
         return words
 
     def number(self, name: str, value: float, least: int, end: int) -> int | float:

@@ -66,7 +66,7 @@ def clear_far(devices: Devices, windows: _Windows) -> None:
 
 @contextlib.contextmanager
 def _staged(devices: Devices, windows: _Windows) -> Iterator[dict[int, int]]:
-    """Borrow the start of the activation memories for parts of windows; yields the borrowed words by rank."""
+    """Borrow the start of the activation memories to stage parts of windows; yield each rank's borrowed words."""
     used = {rank: min(max((count for _, count in own), default=0), int(devices[rank].config.compute.activations))
             for rank, own in windows.items()}
     before = devices.read_space("activations", 0, used)
@@ -91,7 +91,7 @@ def _move(devices: Devices, operation: Operation, step: Mapping[int, tuple[int, 
     for rank, (_, first, count) in step.items():
         device = devices[rank]
         device.push(device.named(Command(operation=operation, weight_base=0, state_base=first, length=count)))
-    events = {rank: _event(devices[rank]) for rank in step}  # collected from all nodes before the first is checked
+    events = {rank: _event(devices[rank]) for rank in step}  # collect all events before the first is checked
     for rank, event in events.items():
         event.check(devices[rank].name)
 

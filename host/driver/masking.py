@@ -30,7 +30,7 @@ _LAYOUT = places(mask_job_layout())
 _JOB_ELEMENTS = {FP32: MASK_JOB_WORDS, INT16: 2 * MASK_JOB_WORDS}
 _TYPES: dict[str, type[np.generic]] = {FP32: np.float32, INT16: np.int16}
 
-#: Parameters of a mask that are unsigned numbers.
+#: Names of the mask parameters that must be unsigned numbers.
 BOUNDS = ("length_rows", "length_columns", "first_row", "end_row", "first_column", "end_column", "width")
 
 

@@ -80,7 +80,7 @@ def link_rates(ring: Ring) -> tuple[float, ...]:
 
 
 def choose(ring: Ring, length: int, rates: Sequence[float], *, planes: int = 0, latency: int = 16) -> Partitioning:
-    """Choose the fastest partition of ``length`` elements in the model, if it saves at least :data:`MIN_GAIN`.
+    """Choose the partition with the fewest modelled cycles, if it saves at least :data:`MIN_GAIN` of them.
 
     The link from each rank carries ``rates[rank]`` words per cycle; ``latency`` is the latency of links in cycles. An
     owner of all groups must have room for the state ``planes`` of the optimizer.

@@ -75,7 +75,7 @@ class TrainingRing(VectorRing, Protocol):
     def inference(self) -> "NodeInference": ...
 
     def recover(self) -> None:
-        """Put the ring in order after a failure."""
+        """Recover the ring after a failure, so that it can run commands again."""
 
 
 class FlatRing(TrainingRing, Protocol):

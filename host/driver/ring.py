@@ -55,7 +55,7 @@ class ConnectedNodes:
     def __init__(self, devices: Iterable[Device], *, timeout: int = TIMEOUT):
         self.devices = Devices(devices, timeout=timeout)
         self.nodes = len(self.devices)
-        self.config: Configuration = self.devices.config  # for parameters that are the same on all nodes
+        self.config: Configuration = self.devices.config  # rank 0's, for parameters that are equal on all nodes
         self.formats = self.devices.formats
         self.settings = RingSettings(self.devices)
         self.counters = RingCounters(self.devices)
@@ -115,7 +115,7 @@ class Ring(ConnectedNodes):
         self.collectives = RingCollectives(self.partition, self.memory, self.settings, self.commands, self.formats)
         self.local = NodeOperations(self.devices, self.memory, self.settings, self.commands)
 
-    #: Programs; nodes without program memories receive the commands one by one.
+    #: Programs of the nodes; the driver sends the commands one by one to nodes without program memories.
     programs: "functools.cached_property[RingPrograms]" = _part("programs")
     #: Updates that wait for a quorum; raises ``ValueError`` if nodes do not support rounds.
     quorum: "functools.cached_property[QuorumUpdates]" = _part("quorum")

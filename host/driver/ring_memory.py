@@ -274,7 +274,7 @@ class RingMemory:
     # Transfers of words.
 
     def _write_vectors(self, part: str, vectors: Rows, where: Where | None, *, space: str | None = None) -> None:
-        """Write one vector per node into the buffer for a part of the vectors."""
+        """Write one vector per node into its buffer for a ``part``: gradients, weights or errors."""
         length = max((len(vector) for vector in vectors), default=0)
         buffer = place(length if where is None else where, part)
         if length > buffer.length:

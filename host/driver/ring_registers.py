@@ -36,7 +36,7 @@ class RingSettings:
         written = {**self._known, **values}
         # Values are compared as texts, which distinguish -0.0 from 0.0.
         changed = [name for name in values if repr(self._known.get(name)) != repr(values[name])]
-        self._known = {}  # unknown while writes are in progress, and after a failed write
+        self._known = {}  # values are unknown while writes are in progress, and after a failed write
         results_of([device.submit_write_register(name, values[name]) for device in self._devices for name in changed])
         self._known = written
 
@@ -79,7 +79,7 @@ class RingCounters:
         return [(counters["WORDS_SENT"], counters["WORDS_RECEIVED"]) for counters in self.read()]
 
     def mark(self) -> None:
-        """Attribute the words that are now missing to an earlier failure."""
+        """Record the words that are missing now, so that later checks attribute them to an earlier failure."""
         self._lost = self._differences(self.moved())
 
     def missing(self, moved: Sequence[Moved]) -> list[int]:

@@ -40,7 +40,7 @@ class Line(Protocol):
 
 
 class NodeTransport:
-    """Transport to one node of a line. Closing it leaves the line open."""
+    """Transport to one node over a shared line; closing the transport leaves the line open."""
 
     def __init__(self, line: Line, node: int) -> None:
         self._line, self._node = line, node

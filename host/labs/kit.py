@@ -65,7 +65,7 @@ def names(text: str, separator: str = ",") -> list[str]:
 
 
 def chosen_names(what: str, text: str | None, possible: Collection[str], separator: str = ",") -> list[str]:
-    """Return the items of a list, by default all possible items; raises ``ValueError`` for unknown items."""
+    """Return the names in a text, by default all possible names; raises ``ValueError`` for an unknown name."""
     chosen = list(possible) if text is None else names(text, separator)
     for name in chosen:
         if name not in possible:

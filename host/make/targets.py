@@ -28,10 +28,10 @@ OFF, _ON = ("0", "no", "false"), ("1", "yes", "true")
 class Variable:
     """A variable, and the arguments that it adds to a command."""
 
-    option: str  # option of the command for the value; empty if the arguments are added unchanged
+    option: str  # command-line option that passes the value; empty if the arguments are added unchanged
     text: str  # help text
     kind: str = "text"  # integer, number, text or path
-    #: Arguments that each value adds, or a list of the allowed values. Empty if any value is allowed.
+    #: Arguments that each value adds to a command, or a list of allowed values; empty if any value is allowed.
     values: Mapping[str, list[str]] | list[str] = dataclasses.field(default_factory=list)
     repeats: bool = False  # whether the value consists of several words; the option precedes each of them
     off: bool = False  # whether the values 0, no and false unset the variable
@@ -109,7 +109,7 @@ class Target:
         return commands
 
     def needed(self, values: Mapping[str, str]) -> list[str]:
-        """Extras that the target needs with these values of variables."""
+        """Extras of pyproject.toml that the target needs with these values of its variables."""
         return [*self.extras, *(extra for name, extra in self.extras_with.items() if _on(values.get(name, ""))),
                 *(extra for name, extra in self.extras_unless_off.items() if values.get(name, "").lower() not in OFF)]
 
@@ -119,7 +119,7 @@ def _on(value: str) -> bool:
 
 
 def _variables(table: Mapping[str, Any], options: Mapping[str, dict[str, Any]]) -> dict[str, Variable]:
-    """Variables of a target: the options of its command, named as in the table if they are in it."""
+    """Variables of a target: its command's options, with the names from the target's table where it lists them."""
     run = table.get("run", ())
     rows = dict(options.get(run[0], {})) if len(run) == 1 else {}
     for name, entry in table.get("variables", {}).items():
@@ -204,7 +204,7 @@ def overview() -> str:
 
 
 def _values(variable: Variable) -> str:
-    """Kind of a variable's values, or a list of the values."""
+    """Describe the values of a variable: a list of the values if it is short, or else their kind."""
     values = list(variable.values)
     text = " or ".join(values) if len(values) < 3 else ", ".join(values)
     if values:

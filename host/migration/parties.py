@@ -134,7 +134,7 @@ def _answer(party: Party, call: Call) -> Answer:
         attribute = getattr(party, call.name)
         return Answer(well=True, value=attribute(*call.arguments, **call.options) if callable(attribute)
                       else attribute)
-    except Exception as error:  # the process continues, and the tenant receives the error
+    except Exception as error:  # the process continues after any error, which the tenant receives
         return Answer(well=False, value=f"{type(error).__name__}: {error}")
 
 

@@ -232,7 +232,7 @@ class Site:
             if self._open is not None and self._used:
                 scrub(self._open.ring)
                 self._used = False
-        except Exception:  # of any kind: nodes without power contain nothing
+        except Exception:  # any error: the fabric is closed, and nodes without power contain nothing
             self.close()
         finally:
             self.path.unlink(missing_ok=True)

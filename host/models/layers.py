@@ -65,7 +65,7 @@ class Layer(abc.ABC):
 
 
 def bias_gradient(upstream: Array, operands: str) -> Array:
-    """Column sums of an upstream gradient, computed as a product with ones, with operands in a format."""
+    """Sum the columns of an upstream gradient, as a product with ones if operands have a format other than FP32."""
     if operands == FP32:
         return column_sums(upstream)
     sums: Array = product(np.ones((1, len(upstream)), upstream.dtype), upstream, operands=operands)[0]
@@ -363,7 +363,7 @@ class Attention(Layer):
         upstream = self._split(_dense(upstream, parameters["outward"].T), 1)[0]
         to_weights = product(upstream, value.swapaxes(-1, -2))
         to_value = product(weights.swapaxes(-1, -2), upstream)
-        # If a weight is zero, so is the gradient of its score; masked scores need no extra step.
+        # The gradient of a score is zero if its weight is zero, so masked scores need no extra step.
         to_scores = weights * (to_weights - row_sums(to_weights * weights))
         to_scores *= 1 / math.sqrt(self.width // self.heads)
         inward = self._join(np.stack([product(to_scores, key), product(to_scores.swapaxes(-1, -2), query), to_value]))

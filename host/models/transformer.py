@@ -172,7 +172,7 @@ class Transformer:
         return loss, gradient
 
     def _total(self, scores: Array, batch: Batch) -> float:
-        """Sum of the losses of sequences, from first to last, each summed over the sequence's characters."""
+        """Add the losses of all sequences, from first to last; each is the sum over the sequence's characters."""
         total = scores.dtype.type(0)
         for sequence, targets, length in zip(scores, batch.targets, batch.lengths, strict=True):
             total += scores.dtype.type(cross_entropy(sequence[:length], targets[:length])[0])

@@ -63,7 +63,7 @@ class RingClient:
         self.gloo[name] = (calls + 1, before + size)
 
     def fail(self, failure: Failed) -> RingError | None:
-        """Report that this rank ends with an error; if all ranks receive a different error, return that error."""
+        """Report that this rank ends with an error; return the error that all ranks receive, if it differs."""
         with contextlib.closing(RingClient(self._address)) as connection:  # the main connection may be busy
             try:
                 connection._exchange(failure)

@@ -22,7 +22,7 @@ from sim.verilated.processes import EndedError, status
 __all__ = ["MODULE", "Arrivals", "LaunchError", "Launched", "launch", "starters"]
 
 
-#: Ways for a script to start ranks itself, by a word in the command lines of the new processes.
+#: Ways in which a script starts ranks itself, by a word in the command lines of the new processes.
 _WAYS = {"multiprocessing.spawn": "torch.multiprocessing.spawn", "multiprocessing.forkserver": "multiprocessing",
          "torch.distributed.run": "torchrun", "torchrun": "torchrun"}
 
@@ -66,7 +66,7 @@ class Arrivals:
                       f"{': ' if cause else ''}{cause}")
 
     def _cause(self) -> tuple[list[int], str]:
-        """Processes that ranks have started, and a text that states them as the reason, with the remedy."""
+        """Return the processes that ranks have started, and a text that gives them as the cause, with the remedy."""
         begun = starters([rank.pid for rank in self._ranks])
         if not begun:
             return [], ""
@@ -76,8 +76,8 @@ class Arrivals:
 
 
 def starters(parents: Sequence[int]) -> dict[int, str]:
-    """Processes that ranks have started with their own environment, and how each process was started; none if the
-    system does not list processes in /proc."""
+    """Processes that ranks have started with their own environment, each with the way in which it was started; empty
+    if the system does not list processes in /proc."""
     begun: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):

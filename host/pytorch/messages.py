@@ -93,7 +93,7 @@ class AllReduce(Request):
     """Sum one vector per rank."""
 
     values: Annotated[Vector, Dimensions(1)]
-    job: _Count | None = None  # job that stores the values that a codec or a density does not send
+    job: _Count | None = None  # index of the first value in the longer vector that the values are a part of
     # indices of the values in that job's vector
     places: Annotated[npt.NDArray[np.int64], Dimensions(1)] | None = None
     begin: _Count = 0  # index of the first value in a longer vector, of which these are a part

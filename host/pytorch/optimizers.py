@@ -55,7 +55,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
     _taken: tuple[str, ...] = ()
     #: Whether the optimizer's step sums the gradients.
     on_nodes = True
-    #: Names of the state planes in torch.optim.
+    #: Names that torch.optim uses for the optimizer state held in each plane.
     _planes: tuple[str, ...] = ()
 
     def __init__(self, params: Any, *arguments: Any, **options: Any) -> None:

@@ -38,7 +38,7 @@ def own(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor]) ->
 def is_owned(parameter: torch.Tensor) -> bool:
     """Whether an optimizer on the nodes updates the parameter."""
     if parameter in _claimed:
-        gc.collect()  # on all ranks, frees an optimizer that was replaced but refers to itself
+        gc.collect()  # frees, on all ranks, an optimizer that was replaced but is part of a reference cycle
         _claimed.clear()
     return bool(len(_owners.get(parameter, ())))
 

@@ -52,7 +52,7 @@ class RingWork(dist.Work):
             return self._tensors
 
         def arrive(_answer: Any) -> None:
-            # In a separate thread, since a callback of the script may wait for the next sum.
+            # Use a separate thread, since a callback of the script may wait for the next sum.
             threading.Thread(target=arrived.set_result, args=(None,)).start()
 
         # An error raised in a callback is also visible in C++; an error set by `Future.set_exception` is not.
@@ -200,7 +200,7 @@ def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Gl
         connection.join(rank, size, timeout.total_seconds())
     options = dist.ProcessGroupGloo._Options()
     options._timeout = timeout
-    # All ranks are on this machine, even if its name resolves to a different one.
+    # All ranks run on this machine, but its host name may resolve to a different address.
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     gloo = dist.ProcessGroupGloo(store, rank, size, options)
     gloo._set_sequence_number_for_group()

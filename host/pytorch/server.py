@@ -34,7 +34,7 @@ _NAMED = (RingError, DeviceError, JobError, OSError)
 _MAX_TEXT = 500
 #: Maximum number of unknown connections, as a multiple of the number of ranks plus four.
 _UNKNOWN = 4
-#: Seconds by which a message's time limit exceeds the limit of ranks that wait for it: their error is clearer.
+#: Seconds added to a message's time limit, so that ranks waiting for it time out first, with a clearer error.
 _LATER = 1.0
 
 

@@ -18,7 +18,7 @@ CHANGES = columns_of(Change, carry_cycles="handover_cycles")
 
 
 def hops(densities: list[list[float]]) -> npt.NDArray[np.float64]:
-    """Density at each step and hop; NaN if the rings of a step have no such hop."""
+    """Array of densities by step and hop; NaN for hops that the rings of a step do not have."""
     longest = max(map(len, densities), default=0)
     return np.array([[*row, *[np.nan] * (longest - len(row))] for row in densities]).reshape(len(densities), longest)
 

@@ -36,7 +36,7 @@ CYCLE = 10
 _TYPES = {DATA: "DATA", ABORT: "ABORT"}
 _BY_CODE = {codec.code: (name, codec) for name, codec in CODECS.items()}
 
-#: Widths of the columns of text; numbers are right-aligned.
+#: Widths of the columns of the text table, by heading; numbers are right-aligned.
 _COLUMNS = {"cycle": 7, "link": 8, "type": 5, "codec": 10, "seq": 5, "block": 6, "segment": 8, "elements": 9,
             "words": 6, "CRC": 7}
 
@@ -100,7 +100,7 @@ class Seen:
 
     #: Ranks of the sender and of its successor.
     link: tuple[int, int]
-    #: Cycle of each word on the sender's wires.
+    #: Cycle in which the sender drives each word on its wires.
     cycles: tuple[int, ...]
     words: tuple[int, ...]
 
@@ -132,7 +132,7 @@ class Seen:
 
     @property
     def elements(self) -> npt.NDArray[np.float32] | None:
-        """Elements of the payload; None for a damaged packet, or if its codebook is unknown."""
+        """Decoded elements of the payload; None if the packet is damaged, carries no data, or needs a codebook."""
         header = self.header
         codec: Codec | None = _BY_CODE.get(header.codec, (None, None))[1]
         if codec is None or codec.codebook_words or self.crc != "right" or header.type != DATA:

@@ -28,7 +28,7 @@ class Note:
     """A footnote of a report."""
 
     text: str
-    #: The note applies to rows with names that begin with these prefixes; empty if it applies to all rows.
+    #: Prefixes of the names of rows to which the note applies; empty if it applies to all rows.
     rows: tuple[str, ...] = ()
 
 

@@ -112,7 +112,7 @@ def show_thousands(axis: Any) -> None:
 
 
 def smoothed(losses: Sequence[float | None], count: int = 5) -> list[float]:
-    """Mean over the last ``count`` updates, excluding updates without a gradient in time."""
+    """Mean loss over the last ``count`` updates up to each update, ignoring updates without a timely gradient."""
     means: list[float] = []
     for last in range(1, len(losses) + 1):
         known = [loss for loss in losses[max(0, last - count):last] if loss is not None and not math.isnan(loss)]

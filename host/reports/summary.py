@@ -82,7 +82,7 @@ def _less(whole: Cycles, *parts: Cycles) -> Cycles:
 
 
 def _masks(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Figures of masks that separate commands apply; computing nodes do not need these commands."""
+    """Figures of masks that are applied by separate commands; nodes that compute do not need such commands."""
     steps = report["per_step"]
     return [
         ("elements through masks", f"{report['elements_through']:,}"),
@@ -173,7 +173,7 @@ def _bound(run: _Run) -> float | None:
 
 
 def _member(part: int, name: str) -> Column:
-    """Column with an attribute of the configuration (part 0 of a run) or of the results (part 1)."""
+    """Column with an attribute of one part of a run: its configuration (0) or its results (1)."""
     return Column(name, of=lambda run: getattr(run[part], name))
 
 

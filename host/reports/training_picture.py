@@ -14,7 +14,7 @@ from host.reports.style import COLOURS, FAINT, INK, annotate_outlined, picture
 __all__ = ["codecs_of", "draw", "heading", "only_compresses"]
 
 _SENT, _DENSE, _SCATTER, _OTHER, _ATTENTION = COLOURS[:5]
-#: Style of the curves of the run, and of the run that it is compared with.
+#: Styles of the curves: dots for the run, and squares for the run with which it is compared.
 _DOTS: dict[str, Any] = {"linewidth": 2, "marker": "o", "markersize": 4}
 _SQUARES: dict[str, Any] = {"color": _OTHER, "linewidth": 2, "marker": "s", "markersize": 3.5}
 _DASHED = (0, (4, 3))

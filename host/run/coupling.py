@@ -1,4 +1,4 @@
-"""Coupling of a run's options: an option's value requires certain values of another option, for a reason."""
+"""Dependencies between a run's options: a value of one may require certain values of another, with a reason."""
 
 import dataclasses
 from typing import Any
@@ -55,7 +55,7 @@ class Coupling:
 
     @property
     def left(self) -> str:
-        """Name of the option, with its value if the coupling applies only to one value."""
+        """Name of the option, and its value if the coupling applies to this value only."""
         return flag(self.option) + ("" if self.value is None else f" {_plain(self.value)}")
 
     @property

@@ -45,7 +45,7 @@ class Schedule(Section):
     learning_rate: ClassVar[float | None] = None
     #: Default number of multiply-adds per cycle, for a schedule that assumes an engine.
     macs: ClassVar[int | None] = None
-    #: Fields of other sections that apply to the schedule; None for all.
+    #: Fields of other sections that have an effect with this schedule; None if all have.
     applicable: ClassVar[tuple[str, ...] | None] = None
 
     @classmethod

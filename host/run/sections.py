@@ -33,7 +33,7 @@ __all__ = ["CREDITS", "FLAT", "GRID", "SCHEDULES", "SECTIONS", "SLOTS", "TEXT_BA
 #: Default number of steps, examples in a batch and steps between measurements for the character model.
 TEXT_STEPS, TEXT_BATCH, TEXT_INTERVAL = 200, 64, 20
 
-#: Time when nodes send: when their successors have room, or in slots of a common time base.
+#: Rules for when a node sends: when its successor has room, or in slots of a common time base.
 CREDITS, SLOTS = "credits", "slots"
 #: Shapes of rings in which all nodes of a grid train one model.
 GRID, FLAT = "grid", "flat"

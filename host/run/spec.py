@@ -78,7 +78,7 @@ class RunSpec:
 
     @property
     def known_schedule(self) -> Schedule:
-        """Schedule of a run that must have a schedule, such as a run with all defaults."""
+        """The schedule of a run that is known to have one, such as a run with all defaults filled in."""
         assert self.schedule is not None
         return self.schedule
 
@@ -94,7 +94,7 @@ class RunSpec:
             dataclasses.replace(getattr(self, section), **group) for section, group in groups.items()})
 
     def _schedule(self, values: dict[str, Any]) -> Any:
-        """The schedule with changed values; its kind is the kind that has fields for these values."""
+        """Return the schedule with changed values; its kind becomes the one that has these fields."""
         chosen = values.pop("kind", None)
         if chosen is not None and chosen not in SCHEDULES:
             raise SpecError(choice_error("Schedule", SCHEDULES, str(chosen)))
@@ -112,7 +112,7 @@ class RunSpec:
 
 
 def fields_of(section: type[Section]) -> dict[str, Any]:
-    """Types of a section's fields, by name, without None."""
+    """Types of a section's fields, by name; for an optional field, its type without None."""
     hints = typing.get_type_hints(section)
     kinds = {field.name: typing.get_args(hints[field.name]) or [hints[field.name]]
              for field in dataclasses.fields(section)}

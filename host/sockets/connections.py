@@ -179,7 +179,7 @@ class Peer:
         return messages
 
     def take(self) -> list[Any]:
-        """Complete messages in the buffer; only one before the peer's admission, since limits then change."""
+        """Take complete messages from the buffer; before the peer is admitted only one, since limits then change."""
         messages: list[Any] = []
         limits = self._server.limits
         before = len(self._inbox)
@@ -239,7 +239,7 @@ class Server:
         return self._attended + (time.monotonic() - self._polling if self._polling else 0.0)
 
     def poll(self, timeout: float) -> list[tuple[Peer, Any]]:
-        """Messages, and ends of connections as :class:`Ended`, that arrive within ``timeout`` seconds."""
+        """Messages that arrive within ``timeout`` seconds, and :class:`Ended` for each connection that ends."""
         self._polling = time.monotonic()
         try:
             return self._poll(timeout)

@@ -107,5 +107,5 @@ def _brief(value: Any) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN // 2]} … {text[-_LONGEST_SHOWN // 2:]}"
 
 
-#: Levels of an identity that are omitted in messages.
+#: Names of the levels of an identity that messages omit.
 _LEVELS = ("", "options", "versions")

@@ -77,7 +77,7 @@ def _compare_state(ring: VectorRing, name: str, number: int, expected: npt.NDArr
 
 def _compare(name: str, number: int, expected: npt.NDArray[np.uint32], actual: npt.NDArray[np.uint32],
              where: Callable[[int], str] = lambda index: "") -> None:
-    """Compare a vector with the golden model; ``where`` names an element's node in the message."""
+    """Compare a vector with the golden model; ``where`` returns the node of an element for the message."""
     wrong = np.flatnonzero(actual != expected)
     if wrong.size:
         index = int(wrong[0])

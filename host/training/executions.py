@@ -38,8 +38,8 @@ class Differentiator(abc.ABC):
 
     @abc.abstractmethod
     def give(self, shares: Sequence[Any], *, odd: int = 0) -> None:
-        """Write the examples of each node's share, as returned by the workload's ``examples_of``; examples of odd
-        passes have a separate address."""
+        """Write the examples of each node's share, as returned by the workload's ``examples_of``; an odd pass has a
+        separate address for its examples."""
 
     @abc.abstractmethod
     def run(self) -> Cycles:
@@ -59,7 +59,7 @@ class Execution:
 
     #: Computation of gradients on the nodes; None if the host computes.
     computer: Differentiator | None = None
-    #: Collectives of the last step; None for one fused update of the whole vector.
+    #: Collectives of the last step; None if a single fused update handled the whole vector.
     parts: list[Part] | None = None
 
     def __init__(self, ring: TrainingRing, length: int):

@@ -64,7 +64,7 @@ class Checkpointer:
             user_key()
 
     def save(self, content: dict[str, Any], kept: int, **device: DeviceFrame) -> None:
-        """Unless checkpoints are disabled, write the file after ``kept`` steps, with an optional ``device`` frame."""
+        """Write the file after ``kept`` steps, with an optional ``device`` frame, unless checkpoints are disabled."""
         if self.steps != 0:
             checkpoint.save(self.path, self._whole(), content, **device)
             self.kept = kept
@@ -125,7 +125,7 @@ class Experiment:
             self._train(number, trainer, state if number == first else None, signals)
 
     def _rings(self) -> Ring | RingStages:
-        """The ring of a run, or its rings in a reconfiguration."""
+        """Return the run's ring, or its rings in all stages if the run reconfigures the grid."""
         session = self._session
         if self._reconfiguration is None:
             return session.ring

@@ -243,7 +243,7 @@ class Change:
     moved: int
     #: Number of elements of residuals and errors that were set to zero, as their sum was not finite.
     dropped: int
-    #: Cycles until the new rings were in order: reading counters, SWITCH on all nodes, and restarting links.
+    #: Cycles until the new rings were ready: for reading counters, SWITCH on all nodes, and restarting links.
     switch_cycles: Cycles
     #: Cycles of the host's reads from the old owners and writes to the new owners.
     carry_cycles: Cycles

@@ -74,7 +74,7 @@ class Reference:
         self._gradient_codec = CODECS[ring.formats.gradient_codec]
         if centroids is not None:
             self.bind(centroids)
-        #: Master weights; encoding them gives the weights that nodes compute with. Without a codec, they are equal.
+        #: Master weights, and the weights that nodes compute with, which are equal unless there is a weight codec.
         self.master = golden.bits(weights).copy()
         self.weights = golden.distribute(self.master, ring.nodes, weight_codec=self._codec,
                                          segment=ring.formats.segment).copy()
@@ -85,7 +85,7 @@ class Reference:
 
     @property
     def equivalent_nodes(self) -> float:
-        """Number of nodes in a ring that has the same mean density of sparse gradient sums over its hops."""
+        """Number of nodes in a ring that gives sparse gradient sums the same mean density over its hops."""
         return self._ring.nodes
 
     def arrays(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Reference:
             self.residuals = ring.memory.read_residual(length).view(np.uint32)
 
     def unknown(self) -> "Traffic":
-        """Traffic, with all figures zero, of a step that this model has not carried out."""
+        """Traffic of a step that this model has not carried out; all figures are zero."""
         none, traffic = np.zeros((0, self._ring.nodes), np.int64), self._golden.Traffic
         return traffic(scatter_words=none, gather_words=none, dense_words=0, density=np.zeros(0), scatter_bound=0,
                        bound=0, gather_elements=0, gather_payload=0)
@@ -121,7 +121,7 @@ class Reference:
         self._codec = self._codec.bind(centroids)
 
     def load(self, weights: Bits, places: Places, *, fresh: bool) -> None:
-        """Replace weights at some places and clear their residuals; with ``fresh``, also clear state and errors."""
+        """Replace the weights at ``places`` and clear their residuals; if ``fresh``, also clear errors and state."""
         self.master[places] = weights
         self.weights[places] = self._golden.distribute(weights, self._ring.nodes, weight_codec=self._codec,
                                                        segment=self._ring.formats.segment)
@@ -177,7 +177,7 @@ class Reference:
 
     def _update(self, gradients: Bits, settings: Settings | FixedSettings, places: Places, block_offset: int,
                 residuals: Bits | None) -> "Update":
-        """Compute a fused update of the elements at some places; only ``residuals`` is modified."""
+        """Compute a fused update of the elements at ``places``; of the arrays, only ``residuals`` is modified."""
         formats, root = self._ring.formats, self._ring.partition.root
         vectors = gradients, self.master[places], [plane[places] for plane in self.state], golden_settings(settings)
         shape: dict[str, Any] = {"packed_state": is_packed(settings), "segment": formats.segment,
@@ -234,7 +234,7 @@ class Reference:
 
 
 def _put(array: Bits, places: Places, values: Bits) -> Bits:
-    """Store values at some places of an array; for all places, return a new array, and keep the old array."""
+    """Return the array with ``values`` stored at ``places``; for all places, return ``values``."""
     if places is _ALL:
         return values
     array[places] = values
@@ -284,7 +284,7 @@ class Codebooks:
         return self.words
 
     def move(self, state: dict[str, Any]) -> None:
-        """Continue with the codebook of the previous nodes, and write it to the current nodes."""
+        """Take the codebook from the previous nodes' ``state``, and write it to the current nodes."""
         self.centroids, self.words = state["centroids"], state["words"]
         if self.centroids is not None:
             self._ring.memory.write_codebook(self.centroids)

@@ -49,7 +49,7 @@ class Sparsifier:
         return sent
 
     def state(self) -> dict[str, Any]:
-        """State that later thresholds depend on, and the counts so far."""
+        """Return the state that determines later thresholds, and the counts so far."""
         return {"dropped": self.dropped, "threshold": self.threshold, "cycles": self.cycles,
                 "controller": None if self._controller is None else self._controller.state()}
 
@@ -168,7 +168,7 @@ class Threshold:
             magnitudes = np.abs(np.concatenate(gradients).astype(np.float64))
             magnitudes = magnitudes[np.isfinite(magnitudes)]
             if magnitudes.any():
-                # Keep the wanted fraction of the elements, but at least one, and no zeros.
+                # Keep the wanted fraction of the elements, but at least one element and no zeros.
                 index = min(math.ceil(len(magnitudes) * (1 - self._aim)), len(magnitudes) - 1)
                 index = max(index, int(np.count_nonzero(magnitudes == 0)))
                 self._threshold = max(float(np.partition(magnitudes, index)[index]), _SMALLEST)

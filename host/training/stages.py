@@ -11,7 +11,7 @@ __all__ = ["RingStages"]
 
 
 class RingStages(abc.ABC):
-    """Rings in a run with nodes that leave and join."""
+    """Rings of a run with nodes that leave and join, one stage after another."""
 
     #: Driver of the nodes of the current stage, and number of the stage.
     ring: TrainingRing
@@ -42,7 +42,7 @@ class RingStages(abc.ABC):
 
     @abc.abstractmethod
     def move(self, steps: int, length: int, config: TrainingConfig) -> Change:
-        """Enter the stage of the next step, and hand over the nodes' state: vectors of ``length`` elements."""
+        """Enter the stage for the next step, and hand over the state, in vectors of ``length`` elements."""
 
     @abc.abstractmethod
     def balance(self, steps: int) -> None:

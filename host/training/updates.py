@@ -250,7 +250,7 @@ class UpdateExecutor(Executor[Step]):
             for name in ("link_restarts", "words_repeated", "checks_failed")}}
 
     def _count(self) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
-        """Return previous and current counters of each node, and add increases of mask counters to the record."""
+        """Return the previous and current counters of each node; add the growth of mask counters to the record."""
         before, self._counters = self._counters, self._ring.counters.read()
         self.training.elements_masked += sum(comparison.growth("ELEMENTS_MASKED", before, self._counters))
         self.training.mask_words_fetched += sum(comparison.growth("MASK_WORDS_FETCHED", before, self._counters))
@@ -356,13 +356,13 @@ class UpdateExecutor(Executor[Step]):
         repeats = self.training.repeats
         if not restored:
             self._repeat("first command", lambda: self._warm_up(state["settings"]))
-        self.training.repeats = repeats  # an uninterrupted run would not include these repeats
+        self.training.repeats = repeats  # without these repeats, as in an uninterrupted run
         self._recall(state["memory"], nodes=not restored)
         self._ring.settings.write_registers(state["settings"])
 
     def _warm_up(self, settings: dict[str, int | float]) -> None:
-        """Carry out the commands of a step on the nodes, and discard the results. Cycles depend slightly on the next
-        reader that a memory serves, and on new nodes this reader differs."""
+        """Carry out the commands of a step on the nodes, and discard the results. Cycles depend slightly on the
+        reader that a memory serves next, which differs on new nodes."""
         ring = self._ring
         ring.settings.write_registers(settings)
         gradients = [self._form.weights(self._workload.parameters)] * ring.nodes

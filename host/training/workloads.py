@@ -54,11 +54,11 @@ class Workload(abc.ABC):
 
     @abc.abstractmethod
     def count(self, batch: Examples) -> int:
-        """Number of losses that are summed over these examples."""
+        """Number of losses that are added up for the examples of a batch."""
 
     @abc.abstractmethod
     def differentiate(self, shares: Sequence[Examples], masks: Masks) -> list[tuple[float, Array]]:
-        """For each rank, the loss summed over its share, and the gradient; ``masks`` masks matrices on nodes."""
+        """Return each rank's loss, summed over its share, and its gradient; ``masks`` masks matrices on nodes."""
 
     @abc.abstractmethod
     def measure(self, nodes: int, masks: Masks, *, last: bool) -> float:

@@ -34,7 +34,7 @@ class PortTime:
 
     def __init__(self, cycle: Callable[[], int] = lambda: 0, grid: int = 16) -> None:
         self._cycle, self._grid = cycle, grid
-        self.cycles = 0  # additional cycles that a simulation of the ports would have taken
+        self.cycles = 0  # additional cycles that the same accesses would have taken through simulated ports
         self.words = 0  # number of words in requests and responses
 
     @property
@@ -43,7 +43,7 @@ class PortTime:
         return self._cycle() + self.cycles
 
     def wait_for(self, cycle: int) -> None:
-        """Let time pass until the end of a run that waits for a packet; its last word arrives in ``cycle``."""
+        """Let time pass until a run that waits for a packet would end; its last word arrives in ``cycle``."""
         self.cycles += max(0, (cycle // self._grid + 1) * self._grid - self.now)
 
 

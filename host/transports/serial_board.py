@@ -360,7 +360,7 @@ class SerialBoard:
         """Send the pieces that the board has room for, and any acknowledgements that are due."""
         frames: list[Frame] = []
         self.counters.requests += sum(channel.again for channel in self._channels)
-        # Frames of the nodes alternate, so that all nodes have work.
+        # Send frames of the nodes alternately, so that all nodes have work.
         for pieces in itertools.zip_longest(*(channel.allowed() for channel in self._channels)):
             for channel, piece in zip(self._channels, pieces, strict=True):
                 if piece is not None:

@@ -60,8 +60,8 @@ LONGEST_REPLAYED = 480
 
 
 def grid_of(latency: int) -> int:
-    """Cycles between stops of a simulation for the host, at this latency of links: nodes, and processes, can run
-    ahead of each other by this number of cycles."""
+    """Cycles between the times when a simulation stops for the host, at this latency of links. Nodes, and processes,
+    can run ahead of each other by this number of cycles."""
     return max(LATENCY, min(latency, LONGEST_GRID) // LATENCY * LATENCY)
 
 
@@ -97,7 +97,7 @@ class Elapsed(NamedTuple):
     """Elapsed time of a simulation, in cycles."""
 
     simulated: int = 0
-    # additional cycles, and words, computed for transfers that bypassed the nodes' host ports
+    # additional cycles and words, calculated for transfers that bypassed the nodes' host ports
     port_cycles: int = 0
     port_words: int = 0
 

@@ -152,7 +152,7 @@ def softmax(scores: Array) -> Array:
 
 
 def cross_entropy(scores: Array, labels: npt.NDArray[np.integer]) -> tuple[Any, Array]:
-    """Loss ``-log(softmax(scores)[label])``, summed over the rows from row 0 on, and its gradient by division."""
+    """Sum ``-log(softmax(scores)[label])`` from row 0 on; return the sum, and its gradient by division."""
     if not _compiled(scores):
         return summation.cross_entropy(scores, labels)
     shifted, powers, totals = _powers(scores)

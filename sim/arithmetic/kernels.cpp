@@ -186,7 +186,7 @@ VERSIONS void logarithms(std::int64_t count, const float* x, float* output) {
     for (std::int64_t i = 0; i < count; ++i) output[i] = logarithm(x[i]);
 }
 
-// For each row: differences from its maximum, their exponentials, and the sum of these. Arrays may be identical.
+// For each row: its differences from its maximum, their exponentials, and the exponentials' sum. Arrays may coincide.
 VERSIONS void softmax_parts(std::int64_t rows, std::int64_t columns, const float* x, float* shifted, float* powers,
                             float* totals) {
     for (std::int64_t i = 0; i < rows; ++i) {

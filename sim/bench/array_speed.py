@@ -40,12 +40,7 @@ def _beats() -> np.ndarray:
 
 
 def measure() -> dict[Arithmetic, float]:
-    """Cycles per second, by arithmetic.
-
-    Raises
-    ------
-    AssertionError
-        The results differ, or are available in different cycles.
+    """Simulated cycles per second for each kind of arithmetic.
     """
     beats = _beats()
     cycles = len(beats) + SLOTS * SLOTS

@@ -25,7 +25,7 @@ _PART = 1 << 20
 
 Numbers = npt.NDArray[np.float32]
 
-#: Golden model, kernel, reference, first and last argument as bits, and whether results increase with the bits.
+#: Per function: golden model, kernel, reference, first and last argument as bits, and whether results increase.
 _FUNCTIONS: dict[str, tuple[Callable[[Any], Numbers], Callable[[Any], Any], Callable[[Any], Any], int, int, bool]] = {
     "exp": (exponential.exp, functions.exp, np.exp, 0x8000_0000, 0xC2D0_0000, False),
     "log": (exponential.log, functions.log, np.log, 0x3F80_0000, 0x7F80_0000, True),
@@ -33,7 +33,7 @@ _FUNCTIONS: dict[str, tuple[Callable[[Any], Numbers], Callable[[Any], Any], Call
 
 
 def measure(name: str, *, most: int = MOST) -> dict[str, Any]:
-    """Measurements of a function, with the names of the command's output, over at least ``most`` arguments."""
+    """Measure a function at ``most`` arguments or more, and return the figures that the command prints."""
     golden, kernel, reference, first, end, rises = _FUNCTIONS[name]
     bits = np.arange(first, end, (end - first) // most).astype(np.uint32)
     worst, rounded, wrong, differing = 0.0, 0, 0, 0

@@ -4,9 +4,9 @@
 ``python -m sim.bench.partition_speed`` prints the figures with shared memory between processes, and
 ``mpirun -n 2 python -m sim.bench.partition_speed`` with MPI. Words and cycles must be identical.
 
-If other programs use the cores, wall time is not meaningful. So each process also reports its processor time without
-exchanges, where it waits. The longest of these times and the separately measured time of an exchange bound the speed
-on idle cores.
+If other programs use the cores, wall time is not meaningful. So each process also reports its processor time
+excluding exchanges, because it waits in them. The longest of these times and the separately measured time of an
+exchange bound the speed on idle cores.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def _run(ring: VerilatedRing) -> list[list[list[int]]]:
 
 def measure(*, nodes: int = NODES, latency: int = LATENCY, repetitions: int = 5,
             processes: Processes | None = None) -> dict[str, Any]:
-    """Speeds of one process and of several, alternating, in cycles per second of wall and processor time.
+    """Measure one process and several alternately, in cycles per second of wall and processor time.
 
     Raises
     ------

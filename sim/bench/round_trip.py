@@ -22,7 +22,7 @@ __all__ = ["LIMIT", "measure", "rows"]
 LANES = 4
 #: Beats in a packet: a segment of 256 elements.
 BEATS = 64
-#: Maximum number of cycles of a round trip.
+#: Maximum number of cycles from the encoder's input to the decoder's output.
 LIMIT = 60
 
 

@@ -21,7 +21,7 @@ __all__ = ["PortModel"]
 
 
 class PortModel:
-    """Model of one node's host port for transfers to and from its memories."""
+    """Model of the cycles that a node's host port takes for transfers to and from the node's memories."""
 
     def __init__(self, config: Configuration) -> None:
         self._lanes, self._pipelined = config.lanes, config.pipelined_port

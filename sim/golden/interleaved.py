@@ -77,7 +77,7 @@ def waits(nodes: int, segments: int, *, credits: int, room: int,
                 sending += [("receive", rank, source - 1)] if source else []
             elif phase == GATHER and SCATTER in phases:
                 sending.append(("receive", rank, number[SCATTER, segment, steps - 1]))
-            if step < steps - 1:  # a forwarded packet has left when it has been sent
+            if step < steps - 1:  # a forwarded packet leaves the ingress when it is sent
                 receiving.append(("send", rank, number[phase, segment, step + 1]))
             elif phase == SCATTER and GATHER in phases and segment >= room:
                 receiving.append(("send", rank, number[GATHER, segment - room, 0]))

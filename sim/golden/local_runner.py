@@ -11,7 +11,7 @@ __all__ = ["LocalRunner"]
 
 
 class LocalRunner:
-    """Model of a runner: its outputs in a cycle, and the effect of that cycle's inputs on the next cycle.
+    """Golden model of a runner: its outputs in a cycle, and the effect of the cycle's inputs on the next cycle.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class LocalRunner:
 
     @property
     def event(self) -> dict[str, int] | None:
-        """Tag, status, detail and cycle count of the event on offer."""
+        """Tag, status, detail and cycle count of the offered event, or None."""
         return self._event if self._state == "report" else None
 
     @property
@@ -58,7 +58,7 @@ class LocalRunner:
 
     def step(self, *, command: dict[str, int] | None, taken: bool, progress: int = 0, done: bool = False,
              bad: bool = False, number: int = 0, link_reset: bool = False, is_other: bool = False) -> None:
-        """End a cycle with these inputs; ``taken`` is whether an event on offer is accepted."""
+        """End a cycle with the given inputs; ``taken`` is whether an event on offer is accepted."""
         if self._state == "idle" and command is not None:
             self._event = {"tag": command["tag"], "status": EventStatus.OK, "detail": 0, "cycles": 0}
             self._state, self._age = ("run", 0) if command["length"] or self._always else ("report", 0)

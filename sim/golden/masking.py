@@ -230,7 +230,7 @@ class Beats:
 
 
 def exists(job: Job, lanes: int) -> Flags:
-    """Flags of lanes that hold an element in each beat of a job, of shape (beats, lanes)."""
+    """For each beat of a job, flags of the lanes that hold an element; of shape (beats, lanes)."""
     row = (np.arange(-(-job.columns // lanes) * lanes) < job.columns).reshape(-1, lanes)
     return np.tile(row, (job.count * job.rows, 1))
 
@@ -270,7 +270,7 @@ def mask_beats(jobs: Iterable[Job], lanes: int, masks: Iterable[npt.ArrayLike] |
 
 
 def data_beats(values: npt.ArrayLike, lanes: int, fill: int = 0) -> npt.NDArray[np.generic]:
-    """Elements of (count, rows, columns) as beats; each row starts a beat, and ``fill`` pads its last beat."""
+    """Elements of shape (count, rows, columns) as beats; each row starts a beat, and ``fill`` pads it."""
     array = np.asarray(values)
     columns = array.shape[-1]
     padded = np.full((*array.shape[:-1], -(-columns // lanes) * lanes), fill, array.dtype)

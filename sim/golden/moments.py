@@ -48,7 +48,7 @@ class Beats:
 
 
 def unpack_beats(rows: Beats) -> tuple[Beats, npt.NDArray[np.int64]]:
-    """Beats of packed rows, and the number of beats per row."""
+    """Unpack rows into beats; also return the number of beats in each row."""
     count, lanes = rows.keep.shape
     halves = Beats(
         elements=unpack(rows.elements.reshape(-1)).reshape(2 * count, lanes),

@@ -104,7 +104,7 @@ class Nodes:
         self.weight_stride = 0
         #: Update counts by rank, by region and, if the region has two copies, by even or odd pass.
         self.versions: collections.defaultdict[tuple[int, int, int], int] = collections.defaultdict(int)
-        #: Rank, region and version for each command that computes with a region, in order.
+        #: Rank, region and version of each command that computes with a region, in the order of execution.
         self.found: list[tuple[int, int, int]] = []
 
     def owned(self, base: int, length: int, block_offset: int) -> list[npt.NDArray[np.int64]]:

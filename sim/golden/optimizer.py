@@ -197,7 +197,7 @@ class Floats:
 
     @property
     def weight(self) -> int:
-        return self.limiter  # the weight's product with its factor is due together with the limited gradient
+        return self.limiter  # the product of the weight and its factor must be ready with the limited gradient
 
     @property
     def state(self) -> tuple[int, ...]:

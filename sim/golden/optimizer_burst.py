@@ -1,4 +1,4 @@
-"""Golden model of the streamed optimizer: the values of its bursts, and every cycle."""
+"""Golden model of the streamed optimizer: the values in its bursts, and its timing in cycles."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -90,7 +90,7 @@ class _Source:
 
 
 class _Buffer:
-    """Operand banks: computes the cycle that completes each fill from the cycles in which banks are discarded."""
+    """Model of operand banks: it computes the cycle when each fill is complete from the banks' discards."""
 
     def __init__(self, fills: Sequence[Bits], *, lanes: int, depth: int, banks: int, delay: int,
                  pattern: _Pattern) -> None:
@@ -104,7 +104,7 @@ class _Buffer:
         self.discards: list[int] = []
 
     def fill(self) -> None:
-        """Accept the next fill, if it is known from which cycle a bank is free."""
+        """Accept the next fill, unless the discard that frees its bank is still unknown."""
         number = len(self.completes)
         free = 0
         if number >= self.banks:
@@ -127,7 +127,7 @@ class _Buffer:
         return _later(self.completes[number], 1), elements
 
     def discard(self, cycle: int) -> None:
-        """Discard the oldest bank, after the last beat of its burst has entered in ``cycle``."""
+        """Discard the oldest bank; the last beat of its burst has entered in ``cycle``."""
         if len(self.discards) < len(self.fills):
             self.discards.append(_later(cycle, self.delay))
 
@@ -197,7 +197,7 @@ class Model:
     broadcasts: int = 1
     arithmetic: Arithmetic = dataclasses.field(default_factory=Floats)
 
-    #: Cycles from the address of an operand to the operand, and through an empty result queue.
+    #: Cycles from an operand's address to the operand, and cycles to pass through an empty result queue.
     READ = 3
     QUEUE = 3
 
@@ -277,7 +277,7 @@ class Model:
         remembered = [summed + latency for latency in arithmetic.new_state]
         updated = summed + arithmetic.latency
 
-        taken: list[int] = []  # cycle when the last beat of each burst enters, and its command is taken
+        taken: list[int] = []  # cycle when each burst's last beat enters and its command is taken
         begins, ends, bursts_at, nonfinite_at = [], [], [], []
         for number, burst in enumerate(bursts):
             commands.transfer(_later(taken[number - 2], 1) if number >= 2 else 0)
@@ -310,7 +310,7 @@ class Model:
             for start in range(0, burst.count, self.update_lanes):
                 stop = min(start + self.update_lanes, burst.count)
                 ready = max(earliest, *(queues[name].room for name in results))
-                # With an interval above 1, the entry of a beat is decided one cycle earlier.
+                # With an interval above 1, it is decided one cycle earlier whether a beat enters.
                 entered = max(_later(entered, 1), _later(ready, int(self.interval > 1)))
                 entered = _later(entered, -entered % self.interval)
                 if start == 0:

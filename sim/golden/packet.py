@@ -109,7 +109,7 @@ def codec_of(header: Header) -> Codec:
 
 
 def _mismatch(body: Sequence[int], expected: Header) -> tuple[int, int, int] | None:
-    """Find the first field of a (partial) header that differs from the expected one: (code, got, due)."""
+    """Find the first field of a (partial) header that is not as expected; return (code, got, expected)."""
     got = Header.parse(body)
     checks = [
         [

@@ -303,8 +303,8 @@ class _Schedule:
         return np.asarray(np.vectorize(codec.max_words, otypes=[np.int64])(self.sizes))
 
     def gather(self, values: Bits | None = None, coded: npt.NDArray[np.int64] | None = None) -> _Steps:
-        """The N-1 segment steps that send every finished block around the ring: compressed from ``values``, raw, or
-        with ``coded`` words for each segment of each block."""
+        """The N-1 segment steps that send every finished block around the ring: compressed from ``values``, encoded
+        in the numbers of words in ``coded`` (for each segment of each block), or raw if neither is given."""
         steps = self.empty(self.nodes - 1)
         for block, index in enumerate(self.blocks):
             for hop in range(self.nodes - 1):
@@ -314,7 +314,7 @@ class _Schedule:
         return steps
 
     def through(self, codec: Codec, values: Bits) -> tuple[Bits, npt.NDArray[np.int64]]:
-        """Values decoded after sending each segment as a packet, and the words of each segment of each block."""
+        """Values after encoding and decoding each segment, and the number of words of each segment of each block."""
         result = np.empty_like(values)
         words = []
         for index in (segment for block in self.segments for segment in block):
@@ -325,8 +325,8 @@ class _Schedule:
 
     def traffic(self, scatter: _Steps, gather: _Steps, cost: npt.NDArray[np.int64],
                 *, sums: bool = False) -> Traffic:
-        """Costs of a collective. ``cost`` has one row per hop, for the bound of the whole collective; with ``sums``,
-        the gather carries sums, as in an all-reduce."""
+        """Costs of a collective. ``cost`` has one row per hop, and gives the bound of the whole collective; with
+        ``sums``, the gather carries sums, as in an all-reduce."""
         return Traffic(scatter_words=scatter.words, gather_words=gather.words,
                        dense_words=scatter.dense_words + gather.dense_words, density=scatter.density,
                        scatter_bound=_bound(scatter.cost), bound=_bound(cost),
@@ -340,7 +340,7 @@ def _bound(cost: npt.NDArray[np.int64]) -> int:
 
 def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
                segment: int = 256, lanes: int = 4, block_offset: int = 0) -> tuple[Bits, Traffic]:
-    """Sum at every rank, after an all-gather that is compressed or encoded by a codec.
+    """Sum at every rank after an all-gather, which is compressed or uses a codec, and the traffic.
 
     With a codec that is not exact, ``residuals`` has one row per rank and is replaced.
     """
@@ -421,7 +421,7 @@ def all_gather(weights: Bits, *, weight_codec: Codec = CODECS[RAW], segment: int
 
 
 def broadcast(weights: Bits, root: int) -> Bits:
-    """Weights at every rank, which are the weights of ``root``."""
+    """Weights at every rank after a broadcast: a copy of the weights of ``root``."""
     if not 0 <= root < len(weights):
         raise ValueError(f"Root must be a rank below {len(weights)}, not {root!r}")
     return np.asarray(weights[root]).copy()

@@ -41,7 +41,7 @@ class _Link:
     left: dict[int, float] = dataclasses.field(default_factory=dict)  # times at which packets have left the ingress
 
     def send(self, begin: float, end: float, words: int, credits: int, back: float) -> tuple[float, float]:
-        """Times of the first and last words of a packet that is available from ``begin`` to ``end``."""
+        """Times when the first and last words are sent, of a packet that is available from ``begin`` to ``end``."""
         index = self.sent - credits
         self.sent += 1
         begin = max(begin, self.free, self.left[index] + back if index >= 0 else 0.0)
@@ -81,8 +81,8 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
     back = latency + CREDIT
 
     def cross(rank: int, phase: str, begin: float, end: float, elements: int, *, ends: bool) -> tuple[float, float]:
-        """Cross a link; return the times of the first and last words at the next node's egress, or inside the next
-        node if the packet ends there."""
+        """Send a packet over a link; return when its first and last words reach the egress of the next node, or that
+        node itself if the packet ends there."""
         way = HOP + latency + (0 if ends or phase == GATHER else ADDER)
         words = elements + PACKET_OVERHEAD + (-(-elements // GROUP) if phase == SCATTER else 0)
         first, final = links[rank].send(begin, end, words, credits, back)
@@ -145,7 +145,7 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
 
 def best_owner(length: int, nodes: int, *, rates: Sequence[float], min_gain: float = 0.05,
                **shape: float) -> tuple[int | None, dict[int | None, float]]:
-    """Rank that should own all groups, or None if no rank gains ``min_gain``; and the cycles of each choice."""
+    """Rank that should own all groups, or None without a gain of ``min_gain``; and each choice's cycles."""
     cycles: dict[int | None, float] = {
         owner: update_cycles(length, nodes, rates=rates, owner=owner, **shape)  # type: ignore[arg-type]
         for owner in (None, *range(nodes))}

@@ -87,7 +87,7 @@ def _check(nodes: int, owner: int) -> None:
 
 
 def _hops(gradients: Bits, owner: int) -> list[Bits]:
-    """Sums that leave each node of the chain; the last one stays at the owner."""
+    """Sum after each node of the chain; each moves on to the next node, but the last stays at the owner."""
     nodes = len(gradients)
     _check(nodes, owner)
     chain = [canonical(gradients[(owner + 1 + position) % nodes]) for position in range(nodes)]
@@ -98,7 +98,7 @@ def _hops(gradients: Bits, owner: int) -> list[Bits]:
 
 
 def _traffic(hops: list[Bits], owner: int, *, segment: int, lanes: int, gathered: Bits | None) -> Traffic:
-    """Words and bounds of a collective; the gather is compressed from ``gathered``, or raw if None."""
+    """Traffic of a collective; the gather is compressed from ``gathered``, or raw if that is None."""
     nodes, length = len(hops), hops[0].size
     bounds = [(start, min(start + segment, length)) for start in range(0, length, segment)]
     elements = np.array([stop - start for start, stop in bounds], dtype=np.int64)

@@ -52,7 +52,7 @@ class Trace:
 
 
 def first_from(pattern: npt.ArrayLike) -> list[int]:
-    """For each cycle, the same or next cycle with the pattern set, or the pattern's length if none is."""
+    """For each cycle, the first cycle at or after it with the pattern set, else the pattern's length."""
     flags = np.asarray(pattern, np.bool_)
     end = len(flags)
     cycles = np.where(flags, np.arange(end), end)
@@ -60,7 +60,7 @@ def first_from(pattern: npt.ArrayLike) -> list[int]:
 
 
 class Feed:
-    """Source that offers each beat in the first willing cycle after the previous beat was accepted.
+    """Source that offers each beat as soon as ``willing`` permits after the previous beat was accepted.
 
     Members
     -------
@@ -152,14 +152,14 @@ class Stages:
         self._beats = 0
 
     def move(self, cycle: int) -> int:
-        """First cycle from ``cycle`` on that moves the stages."""
+        """First cycle, ``cycle`` or later, when the stages advance."""
         for offered, departed in self._stalls:
             if offered <= cycle:
                 cycle = max(cycle, departed)
         return cycle
 
     def earliest(self, cycle: int) -> int:
-        """First cycle from ``cycle`` on that lets a beat enter the first stage."""
+        """First cycle, ``cycle`` or later, when a beat can enter the first stage."""
         return self.move(max(cycle, self._entered + 1))
 
     def enter(self, cycle: int) -> list[int]:

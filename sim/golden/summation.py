@@ -52,7 +52,7 @@ def column_sums(x: Array) -> Array:
 
 
 def gather_sums(x: Array, places: npt.NDArray[np.integer], count: int) -> Array:
-    """Add the rows of ``x``, in order, to zeros in ``count`` rows; ``places`` selects the row for each."""
+    """Sum the rows of ``x``, in order, into ``count`` rows of zeros; ``places`` gives the target row of each."""
     total = np.zeros((count, x.shape[1]), x.dtype)
     for row, index in zip(x, places, strict=True):
         total[index] = total[index] + row

@@ -10,7 +10,7 @@ from pathlib import Path
 
 __all__ = ["batch"]
 
-#: Function that evaluates a clock edge: a single list of calls and statements after one trigger.
+#: Pattern of the function that evaluates a clock edge: one list of calls and statements after one trigger.
 _LIST = re.compile(
     r"void (?P<root>V\w+___024root)___eval_nba\((?P=root)\* vlSelf\) \{\n"
     r"(?:    (?:VL_DEBUG_IF|V\w+__Syms\* const|auto& vlSelfRef|// Body).*\n)*"
@@ -24,7 +24,7 @@ _CALL = re.compile(r"        (\w+___nba_\w+)\(vlSelf\);\n")
 _STOPS = re.compile(
     r"^void (\w+)\(V\w+\* vlSelf\) \{\n(?:(?!^\}).*\n)*?.*\bVL_(?:STOP|FINISH|FATAL|WRITEF)", re.MULTILINE)
 
-#: Replacement for the list: it records the node, and `ring_batch` evaluates all recorded nodes.
+#: Replacement for ``eval_nba``: it records the node, and `ring_batch` evaluates all recorded nodes.
 _BATCH = """\
 #include <vector>
 

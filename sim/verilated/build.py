@@ -34,7 +34,7 @@ _COMPILE = ("-std=gnu++20", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden",
             "-DVM_COVERAGE=0")
 #: Higher levels take longer to compile, but do not make the simulation faster.
 _FAST = ("-O1",)
-#: For code that runs once, in the constructor or in the first evaluation, and for Verilator's own C++.
+#: Levels for code that runs once, in the constructor or in the first evaluation, and for Verilator's own C++.
 _SLOW, _ONCE = ("-O0",), ("-O1",)
 #: Compiler options.
 FLAGS = (*_COMPILE, *_FAST, *_SLOW, *_ONCE)

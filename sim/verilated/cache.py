@@ -75,7 +75,7 @@ def cached(directory: Path, build: Callable[[Path], None], *,
     if complete(directory):
         _touch(directory)
         return directory
-    limit = cache_folder.limit()  # an error in the limit must be raised before long work
+    limit = cache_folder.limit()  # an invalid limit must raise its error before the long build
     try:
         with contextlib.ExitStack() as held:
             try:

@@ -11,7 +11,7 @@ __all__ = ["built"]
 
 #: Fraction of the limit that remains after pruning, so that not every build prunes.
 _LEFT = 0.9
-#: Fraction of the limit that a process may add, and grace period in seconds, before the size is checked.
+#: Size check: after a process adds this fraction of the limit, or on its first build this many seconds after a check.
 _UNSEEN, _INTERVAL = 0.01, 600
 _TIDIED = "tidied"
 

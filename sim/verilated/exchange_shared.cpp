@@ -263,7 +263,7 @@ const char* exchange_error(void* context) { return of(context).error.c_str(); }
 // Processor time of all exchanges of this process so far, including waiting, in nanoseconds.
 uint64_t exchange_used(void* context) { return of(context).used; }
 
-// Mean time of many exchanges of the same messages, or of many agreements if there are none, in nanoseconds.
+// Mean time in nanoseconds of `times` exchanges of the same messages, or of agreements if there are no messages.
 int64_t exchange_repeat(void* context, RingMail* mails, uint32_t count, uint64_t times) {
     uint64_t value = 0;
     return mean_time(times, [&] {

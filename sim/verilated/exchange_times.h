@@ -1,6 +1,6 @@
 // Times of exchanges between processes: the mean of many exchanges, and the total of all so far.
 //
-// A part of exchange_shared.cpp and exchange_mpi.cpp.
+// Included by exchange_shared.cpp and exchange_mpi.cpp.
 
 #pragma once
 

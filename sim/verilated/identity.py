@@ -32,7 +32,7 @@ __all__ = ["identity_of"]
 #: Packages with modules that can define components: all packages next to this one.
 _PACKAGES = frozenset(path.name for path in toolchain.ROOT.iterdir() if path.is_dir() and path.name.isidentifier())
 _SIMPLE = (bool, int, float, complex, str, bytes, range, type(None))
-#: Plain types; the content of an instance of a subclass is not in its attributes.
+#: Plain types; an instance of a subclass has content that is not in its attributes.
 _PLAIN = (int, float, complex, str, bytes, list, tuple)
 #: Maximum nesting depth of module constants that are described.
 _DEPTH = 4
@@ -141,7 +141,7 @@ class _Description:
             self.add(value)
 
     def _function(self, value: Any) -> None:
-        """Add a function that has no name in its module: its code, and its captured values."""
+        """Add a function that cannot be found by name in its module: its code, and its captured values."""
         if not isinstance(value, types.FunctionType):
             raise _UnknownError
         self._code(value.__code__)
@@ -211,7 +211,7 @@ def _path(name: str) -> Path:
 
 
 def _run(node: ast.AST) -> Iterator[ast.AST]:
-    """Nodes of a syntax tree, without code that is only for type checkers."""
+    """Yield the nodes of a syntax tree, except for code that only type checkers read."""
     if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
         return
     yield node
@@ -221,7 +221,7 @@ def _run(node: ast.AST) -> Iterator[ast.AST]:
 
 @functools.cache
 def _source(name: str) -> tuple[str, frozenset[str]]:
-    """A module's code, and the project's modules that it imports anywhere, with their packages."""
+    """Source of a module, and the project's modules that it imports at any point, with their packages."""
     tree = ast.parse(toolchain.text(_path(name)))
     imports: set[str] = set()
     is_package = _path(name).name == "__init__.py"

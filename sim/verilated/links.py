@@ -19,7 +19,7 @@ NEVER = (1 << 64) - 1
 #: Node and port.
 End = tuple[int, int]
 
-#: Bits of ``place`` in a tapped word: it ends a message, or belongs to the link itself; it is a control word.
+#: Bits of ``place`` in a tapped word: LAST ends a message or belongs to the link itself, CONTROL is a control word.
 LAST, CONTROL = 1, 2
 _TAPPED = np.dtype([("cycle", np.uint64), ("data", np.uint32), ("place", np.uint32)])
 _TAPPED_AT_ONCE = 4096
@@ -90,9 +90,9 @@ class InjectedFaults:
     Members
     -------
     data, last, valid, kind, check : int
-        Flips of these wires in cycles with a word or, together with ``valid``, in cycles where the flip creates one.
+        Flips of these wires in cycles with a word, or together with a flip of ``valid`` that creates a word.
     back : int
-        Flips of the backward wire: credits lost or added, or changed levels of the line.
+        Flips of the backward wire, which remove or add credits, or change levels of the line.
     words_dropped, words_doubled, words_swapped : int
     packets_dropped, packets_doubled, packets_swapped : int
     """
@@ -188,7 +188,7 @@ class RingLink:
         self._library.ring_link_rate(self._ring, self.index, numerator, denominator)
 
     def cut(self, start: int | None = None, stop: int = NEVER) -> None:
-        """Lose all words that enter from ``start``, by default now, until just before ``stop``; a line is low then.
+        """Lose words that enter from cycle ``start`` (default: now) to ``stop`` - 1; a line is low in these cycles.
 
         Words that entered earlier still arrive. A link can have only one cut at a time.
         """
@@ -258,15 +258,15 @@ class RingLink:
         return InjectedFaults(**result.values())
 
     def status(self) -> LinkStatus:
-        """Settings, counters and the number of words in flight."""
+        """Read the link's settings and counters, and the number of words in flight."""
         result = _LinkStatus()
         self._library.ring_link_status(self._ring, self.index, ctypes.byref(result))
         return LinkStatus(**result.values())
 
     def tap(self, *, on: bool = True) -> NDArray[np.void]:
-        """Words that the sending node has sent since the last call; with ``on``, recording continues. Only control
-        words, and the first and last words of each message between slots, are included, with ``cycle``, ``data``,
-        and ``place``, which has the bits :data:`LAST` and :data:`CONTROL`."""
+        """Return the words that the sending node has sent since the last call; ``on`` continues recording.
+        Only control words, and the first and last words of each message between slots, are recorded, with ``cycle``,
+        ``data``, and ``place``, which has the bits :data:`LAST` and :data:`CONTROL`."""
         parts: list[NDArray[np.void]] = []
         while not parts or parts[-1].size == _TAPPED_AT_ONCE:
             part = np.empty(_TAPPED_AT_ONCE, _TAPPED)

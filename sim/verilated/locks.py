@@ -29,7 +29,7 @@ _NOTE = re.compile(r"[0-9]+-[0-9a-f]{8}")
 
 
 def _acquire(path: Path, operation: int) -> int:
-    """Lock a lock file, provided that it still has its name, and return its descriptor."""
+    """Lock a lock file, again if it has lost its name meanwhile, and return its descriptor."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
@@ -57,7 +57,7 @@ def entry_lock(parent: Path, name: str, *, wait: bool = True) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # while the lock is held: a file without an owner would remain
+        path.unlink(missing_ok=True)  # before unlocking, so that no file without an owner remains
         os.close(descriptor)
 
 
@@ -160,7 +160,7 @@ def in_use(parent: Path) -> set[str]:
 
 @atexit.register
 def release_all() -> None:
-    """Remove the notes of this process when it exits."""
+    """Remove this process's notes of entries in use when the process exits."""
     with _guard:
         for note in _notes.values():
             note.close()

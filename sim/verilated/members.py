@@ -47,7 +47,7 @@ def find_members(folder: Path, model: str, path: str, memories: Sequence[str]) -
 
 
 def _name(path: str, *rest: str) -> str:
-    """Name of the class member for an item in an instance."""
+    """C++ name of the class member for an item in the instance at ``path``."""
     return "__DOT__".join([*path.split("."), *rest])
 
 
@@ -68,7 +68,7 @@ def _counters(text: str, path: str) -> str:
     rows = {name for _, _, name in _MEMBER.findall(text)}
     if memory not in rows or not bits.keys() >= set(busy) or not bits.keys() & set(lows):
         return "#define RING_COUNTERS(f)\n"
-    # If a node lacks a counter, it has no low bits, and its row is zero.
+    # If a node lacks a counter, no signal has its low bits, and its row in memory is zero.
     uses = " ".join(f"f({entry.address}, {f'root.{low}' if low in bits else '0u'}, {(1 << bits.get(low, 0)) - 1}u)"
                     for entry, low in zip(COUNTERS, lows, strict=True))
     return (f"#define RING_COUNTERS(f) {uses}\n#define RING_REGISTERS {memory}\n"

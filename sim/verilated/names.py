@@ -145,7 +145,7 @@ def _ports(component: Component) -> list[tuple[str, object, None]]:
 
 
 def _states(signal: object) -> dict[int, str]:
-    """State names by number if the signal is the state of a machine; otherwise empty."""
+    """Names of states by number if the signal holds the state of a state machine; otherwise empty."""
     decoder = getattr(signal, "decoder", None)
     if not callable(decoder) or isinstance(decoder, type):
         return {}
@@ -172,7 +172,7 @@ def _wires(design: Design) -> dict[str, frozenset[str]]:
 
 
 def _filter(encoding: Encoding) -> str:
-    """Values in binary and their names, one pair per line."""
+    """Filter file for GTKWave: each line consists of a value in binary and its name."""
     return str(make_translation_filter(sorted(encoding.values.items()), datafmt="bin", size=encoding.width)) + "\n"
 
 

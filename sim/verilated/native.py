@@ -35,7 +35,7 @@ HEADER = "native.h"
 FUNCTIONS = without_comments(Path(__file__).parent / HEADER)
 MODULES = without_comments(Path(__file__).parent / "native.v")
 
-#: Modules of ``native.v``. Modules that can be folded have a ``load`` input.
+#: Modules of ``native.v``, by component. Modules of components that can be folded have a ``load`` input.
 _MODULES = {FloatAdder: "native_add", FloatMultiplier: "native_multiply", FloatDivider: "native_divide",
             FloatSquareRoot: "native_square_root"}
 _FOLDED = (FloatDivider, FloatSquareRoot)
@@ -53,7 +53,7 @@ class NativePlatform:
     """
 
     def get_floating_unit(self, unit: Any) -> Module | None:
-        """Create the module for :func:`hdl.floating.stages.substitute`: None for formats other than binary32."""
+        """Replacement for :func:`hdl.floating.stages.substitute`; None for formats other than binary32."""
         if unit.format != FP32:
             return None
         m = Module()

@@ -1,5 +1,5 @@
 // Floating-point units with results computed in the first stage, by functions of native.h: see native.py.
-// Operands enter in each cycle with load high; for a unit that is not folded, load is always high.
+// Operands enter in every cycle when load is high. In a unit that is not folded, load is always high.
 
 module native_delay #(parameter CYCLES = 2) (input clk, input [31:0] i, output reg [31:0] o);
   // One wide register, which compiled code shifts with a few vector instructions.

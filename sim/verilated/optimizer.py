@@ -45,7 +45,7 @@ def floats(lane: UpdateLane) -> Floats:
 
 
 def shared_floats(lane: SharedLane) -> SharedFloats:
-    """Model arithmetic with the cycles of the lane's timetable."""
+    """Model of the floating-point units with the cycles in the timetable of a lane."""
     table = lane.timetable
     planes = range(lane.planes)
     return SharedFloats(
@@ -71,7 +71,7 @@ def settings_bits(component: StreamedOptimizer, settings: Scalars) -> int:
 
 
 def beats(fills: Sequence[Bits], row: StructLayout) -> np.ndarray:
-    """Rows of an operand stream: the beats of each fill, with ``last`` set on the last one."""
+    """Rows of an operand stream: the beats of all fills, with ``last`` set on the final beat of each."""
     lanes = row.members["elements"].length
     counts = [-(-len(fill) // lanes) for fill in fills]
     elements = np.zeros((sum(counts), lanes), np.uint32)
@@ -89,7 +89,7 @@ def beats(fills: Sequence[Bits], row: StructLayout) -> np.ndarray:
 
 def operands(model: Model, bursts: Sequence[Burst], settings: Scalars,
              draw: Callable[[str, int], Bits]) -> dict[str, list[Bits]]:
-    """Operands of the bursts, from ``draw(stream, count)`` for each stream and burst."""
+    """Operands of the bursts, drawn by ``draw(stream, count)`` for every stream and burst."""
     needed = {"weights": [burst.count for burst in bursts]}
     for worker in range(model.workers):
         needed[f"gradients__{worker}"] = [burst.count for burst in bursts if burst.active >> worker & 1]

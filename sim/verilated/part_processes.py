@@ -1,4 +1,4 @@
-"""Processes on this host, started for a ring with nodes in all of them."""
+"""Start the processes of a ring on this host, each with a range of the ring's nodes."""
 
 import contextlib
 import os

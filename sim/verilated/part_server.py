@@ -1,4 +1,4 @@
-"""Processes that each simulate a share of a ring: calls from process 0, and their execution."""
+"""Processes that each simulate some nodes of a ring: calls from process 0, and their execution."""
 
 import abc
 import dataclasses
@@ -74,7 +74,7 @@ class Processes(abc.ABC):
 
     @abc.abstractmethod
     def finish(self, *, busy: bool) -> None:
-        """End the shares in the other processes, which may be waiting for this process if it is ``busy``."""
+        """End the parts of the ring in other processes; these may be waiting for this process if it is ``busy``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,11 +101,11 @@ class _Served(VerilatedRing):
     exchange: Exchange | None = None
 
     def read(self, method: str, arguments: tuple[int, ...], part: slice) -> np.ndarray:
-        """Copy a part of an array that a method returns."""
+        """Copy a part of the array that a method returns."""
         return np.array(getattr(self, method)(*arguments)[part])
 
     def write(self, method: str, arguments: tuple[int, ...], part: slice, values: Any) -> None:
-        """Write a part of an array that a method returns."""
+        """Write values to a slice of the array that a method returns."""
         getattr(self, method)(*arguments)[part] = values
 
     def form(self, method: str, arguments: tuple[int, ...]) -> tuple[int, np.dtype[Any]]:

@@ -31,7 +31,7 @@ def bounds(nodes: int, processes: int) -> tuple[int, ...]:
 
 
 class ProcessEndedError(ToolError):
-    """Raised when a process with a share of the ring has ended."""
+    """Raised when a process that simulates a part of the ring has ended."""
 
 
 class Contents:
@@ -79,7 +79,7 @@ class _PartedLink(RingLink):
         self._everywhere("_add", *arguments)
 
     def status(self) -> LinkStatus:
-        """Settings, counters and the number of words in flight, each from the process that counts it."""
+        """Settings and counters of a link, each from the process that counts it."""
         here = super().status
         source, target = (cast(LinkStatus, self._parted.at(node, "status", here, link=self.index))
                           for node in (self.source[0], self.target[0]))
@@ -140,7 +140,7 @@ class PartedRing(VerilatedRing):
         return next(process for process in range(self._processes.number) if node < self._bounds[process + 1])
 
     def tell(self, process: int, method: str, *arguments: Any, link: int | None = None, **keywords: Any) -> None:
-        """Call a method of a process's share, or of a link, without waiting for the result."""
+        """Call a method of a process's part of the ring, or of a link, without waiting for the result."""
         self._send(process, Call(method, arguments, keywords, link, answered=False))
 
     def tell_others(self, method: str, *arguments: Any, link: int | None = None, **keywords: Any) -> None:
@@ -190,7 +190,7 @@ class PartedRing(VerilatedRing):
                 self._exchange.close()
 
     def times(self) -> list[tuple[float, float]]:
-        """Processor seconds of each process and of its exchanges, including waiting."""
+        """CPU time in seconds of each process, and of its exchanges with the time in which they wait."""
         assert self._exchange is not None
         return [(time.process_time(), self._exchange.used), *(self.ask(process, "times") for process in self._others)]
 

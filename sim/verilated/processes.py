@@ -87,7 +87,7 @@ def heard(kind: type[BaseException], listen: Callable[[], None] = lambda: None) 
     before, active = sys.unraisablehook, True
 
     def send(number: int) -> None:
-        time.sleep(_AGAIN)  # the finalizer has returned by then, or another attempt raises the exception again
+        time.sleep(_AGAIN)  # by then the finalizer has returned; if not, the hook runs again
         main = threading.main_thread().ident
         if active and main is not None:
             signal.pthread_kill(main, number)
@@ -237,7 +237,7 @@ def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], *, most: 
                 pass
     except BaseException:
         group.end()
-        while len(finished) < len(threads):  # any of their locks may already have been acquired
+        while len(finished) < len(threads):  # a thread's lock may already have been acquired here
             time.sleep(_POLL)
         raise
     if errors:
@@ -262,7 +262,7 @@ def _end(process: subprocess.Popen[str]) -> None:
         try:
             process.wait(_GRACE)
         except subprocess.TimeoutExpired:
-            for member in {*family, *_stopped(process.pid)}:  # it may have started further processes in the meantime
+            for member in {*family, *_stopped(process.pid)}:  # more processes may have started meanwhile
                 _send(member, signal.SIGKILL)
             # An exception raised by a signal can leave Popen's wait lock acquired, and then this call waits forever.
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -278,7 +278,7 @@ def status(process: int) -> list[str]:
 
 
 def is_alive(process: int) -> bool:
-    """Whether a process is alive; zombies are not, and without /proc no process is."""
+    """Whether a process is alive and not a zombie; always false without /proc."""
     return status(process)[:1] not in ([], ["Z"], ["X"])
 
 

@@ -125,7 +125,7 @@ struct Ring {
         return smallest;
     }
 
-    // Steps some nodes, all from this library: their functions are known to the compiler.
+    // Steps a range of nodes that all come from this library, so that the compiler knows their functions.
     void step_own(size_t first, size_t last, uint64_t until) {
         const auto own = [this](size_t index) -> Node& { return static_cast<Node&>(*nodes[index]); };
 #if RING_BATCHED

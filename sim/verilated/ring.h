@@ -37,14 +37,14 @@ typedef struct {
 
 typedef struct {
     uint32_t data_latency;
-    uint32_t credit_latency;   // of the backward wire: credits, or a line
+    uint32_t credit_latency;   // latency of the backward wire, for credits or a line
     uint32_t rate_numerator;
     uint32_t rate_denominator;
     uint64_t cut_from;         // first cycle that loses words and credits
     uint64_t cut_until;        // first cycle after the cut
-    uint64_t words_sent;       // words and packets that the node has sent since reset
+    uint64_t words_sent;       // since reset, words and packets that the node has sent
     uint64_t packets_sent;
-    uint64_t words_carried;    // words and credits since reset that entered the link and were kept
+    uint64_t words_carried;    // words (credits below) that entered the link since reset and were not dropped
     uint64_t words_dropped;
     uint64_t words_corrupted;
     uint64_t words_in_flight;
@@ -67,7 +67,7 @@ typedef struct {
     uint64_t valid;            // words lost and created
     uint64_t kind;
     uint64_t check;
-    uint64_t back;             // credits lost and created, or levels of the line
+    uint64_t back;             // credits lost and created; with replay, flipped levels of the line
     uint64_t words_dropped;
     uint64_t words_doubled;
     uint64_t words_swapped;    // with the next word
@@ -80,11 +80,11 @@ enum { RING_FLIP, RING_DROP, RING_DOUBLE, RING_SWAP };  // the fault
 enum { RING_WORD, RING_PACKET, RING_CYCLE };            // its target
 
 const char* ring_error(void);
-int32_t ring_batched(void);  // whether the nodes of this library on a thread are evaluated together
+int32_t ring_batched(void);  // whether this library evaluates all its nodes on a thread together
 uint32_t ring_ports(void);   // ports of a node, each an input and an output
 int32_t ring_replay(void);   // whether links have the wires of replay
 
-// The nodes of this library, for rings of any library with the same ports, wires, waveforms and arithmetic.
+// Kind of this library's nodes; any library with the same ports, wires, waveforms and arithmetic can use it in rings.
 const void* ring_kind(void);
 
 // Four numbers for each link: node and port that send its words, node and port that receive them. A kind for each node.
@@ -96,7 +96,7 @@ void ring_destroy(Ring* ring);
 void ring_reset(Ring* ring);
 void ring_set_threads(Ring* ring, uint32_t threads);
 void ring_set_quantum(Ring* ring, uint32_t cycles);
-void ring_set_grid(Ring* ring, uint32_t cycles);  // a run that waits for a packet ends at a multiple of it
+void ring_set_grid(Ring* ring, uint32_t cycles);  // a run that waits for a packet ends at a multiple of `cycles`
 uint64_t ring_cycle(const Ring* ring);
 int64_t ring_run(Ring* ring, uint64_t cycles, int32_t until_packet_at);
 
@@ -114,7 +114,7 @@ uint32_t ring_memories(const Ring* ring, uint32_t node);
 void ring_memory(const Ring* ring, uint32_t node, uint32_t space, RingMemory* memory);
 void ring_owners(const Ring* ring, uint32_t node, RingMemory* memory);  // buffer tags; 0 bytes without them
 
-// All counters of a node, in the order of their registers; 0 if, or while, they can be read only by the host port.
+// All counters of a node, in the order of their registers. Returns 0 as long as only the host port can read them.
 int32_t ring_counters(const Ring* ring, uint32_t node, uint32_t* values);
 
 void ring_link_latency(Ring* ring, uint32_t link, uint32_t data, uint32_t credit);

@@ -41,7 +41,7 @@ _MAGIC = b"gradring state\n"
 
 #: Approximate maximum number of node cycles per library call; signals are handled between calls.
 _SLICE = 1 << 14
-#: Grid in cycles: a run that waits for a packet ends at a multiple of it (:meth:`VerilatedRing.set_grid`).
+#: Grid in cycles: a run that waits for a packet ends at a multiple of the grid (:meth:`VerilatedRing.set_grid`).
 _GRID = 16
 
 
@@ -83,7 +83,7 @@ class _NodeStatus(Struct):
 
 
 class _Closed(ctypes.CDLL):
-    """Replacement for the library after the simulation has been freed."""
+    """Stand-in for the library after the simulation has been freed: each use raises an error."""
 
     def __init__(self) -> None:
         pass

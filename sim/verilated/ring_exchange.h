@@ -21,7 +21,7 @@ typedef struct {
 typedef struct {
     uint32_t process;          // this one
     uint32_t processes;
-    const uint32_t* bounds;    // first node of each process, followed by the number of all nodes
+    const uint32_t* bounds;    // first node of each process, followed by the total number of nodes
     void* context;             // argument of the functions
     int64_t (*mail)(void* context, RingMail* mails, uint32_t count);   // called by all neighbours at the same time
     int64_t (*agree)(void* context, uint64_t* value);                  // called by all: the largest value

@@ -17,7 +17,7 @@
 
 namespace {
 
-// Numbers of the wires of a link: first the bits of data, then the following. The last one is the backward wire.
+// Numbers of a link's wires: first the 32 bits of data, then the wires below. The last one is the backward wire.
 constexpr uint32_t LAST = 32, VALID = 33, KIND = 34, CHECK = 35;
 constexpr uint32_t BACK = RING_REPLAY ? 43 : 34;
 constexpr uint32_t WIRES = BACK + 1;
@@ -57,7 +57,7 @@ public:
         m_faults.insert(std::lower_bound(m_faults.begin(), m_faults.end(), fault, later), fault);
     }
 
-    // Calls a function with each fault of this number, and removes faults up to this number.
+    // Calls a function with each fault at `at`, and removes the faults up to `at`.
     template <typename Call> void take(uint64_t at, const Call& call) {
         while (!m_faults.empty() && m_faults.back().at <= at) {
             if (m_faults.back().at == at) call(m_faults.back());

@@ -30,7 +30,7 @@ public:
     virtual void enter() = 0;
     // Everything in a cycle before its clock edge: evaluation, and the transfers to and from links and host.
     virtual void settle(uint64_t cycle) = 0;
-    // The clock edge; a node that is evaluated jointly with further ones is only recorded for the batch of its kind.
+    // The clock edge. Nodes of a kind may be evaluated as one batch; such a node is only added to the batch here.
     virtual void clock() = 0;
 
     // The host port: packets to the node, and complete packets from it; the length is negative if there is none.

@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t NEVER = UINT64_MAX;
 
-// Words come from one node, and its thread uses the first part; credits or levels come from the other node, and its thread
+// One node sends words, and its thread uses the first part. The other node returns credits or levels, and its thread
 // uses the second part.
 struct Link {
     struct Settings {
@@ -44,7 +44,7 @@ struct Link {
         Word swapped;  // waits for the next word to pass
         uint32_t swapping = 0;
         uint32_t packet = 0;         // RING_DROP, RING_DOUBLE or RING_SWAP while one of these happens to a packet
-        uint32_t packet_passes = 0;  // a packet overtakes the one that is kept
+        uint32_t packet_passes = 0;  // a packet overtakes the kept packet
         uint32_t watched = 0;        // a word may be changed
     };
     alignas(64) Forward forward;
@@ -58,7 +58,7 @@ struct Link {
         uint64_t last = 0;
         uint64_t arrival = 0;
         uint64_t faults = 0;
-        uint64_t watched = 0;  // a credit or a level may be changed
+        uint64_t watched = 0;  // nonzero if faults may change a credit or a level
     };
     alignas(64) Backward backward;
     Faults faulty_backs;
@@ -67,7 +67,7 @@ struct Link {
 
     alignas(64) Queue<Word> words;        // popped by the receiver of words
     alignas(64) Queue<uint64_t> credits;  // popped by the sender of words
-    Queue<uint8_t> levels;                // likewise; one for each cycle of the latency
+    Queue<uint8_t> levels;                // popped by the sender of words; one for each cycle of the latency
 
     // Control words, and first and last words of messages, while they are being recorded.
     std::vector<RingTapped> tapped;
@@ -91,7 +91,7 @@ struct Link {
         }
     }
 
-    // Takes the level of the backward wire, at its source, in a cycle.
+    // Sets the level of the backward wire at its source, including faults, in a cycle.
     void put_back(uint64_t cycle, bool level) {
         if (backward.watched) {
             uint64_t wires = settings.random.wire(cycle) >> BACK;
@@ -136,7 +136,7 @@ struct Link {
         watch();
     }
 
-    // Records whether faults are possible from now on; called between quanta.
+    // Recomputes whether words or levels must be watched from now on; called between quanta.
     void watch() {
         const bool random = settings.random.threshold;
         forward.watched = random || !faulty_words.empty() || !faulty_packets.empty() || !faulty_cycles.empty()
@@ -144,7 +144,7 @@ struct Link {
         backward.watched = random || !faulty_backs.empty();
     }
 
-    // If the latency is reduced, the latest levels are lost; if it is increased, the line is low in between.
+    // A lower latency drops the latest levels of the back line; a higher latency inserts low levels after them.
     void set_latency(uint32_t data, uint32_t back) {
         settings.data_latency = data;
         settings.back_latency = back;
@@ -248,7 +248,7 @@ private:
                 ++forward.dropped;
             }
         }
-        // A word lost or created on the wires belongs to no packet here; the end of a packet counts even if it is lost.
+        // A word that is lost or created on the wires belongs to no packet; a packet's end counts even if it is lost.
         if (sent) begin_packet(packet);
         if (valid) put_word(cycle, word, sent ? action : RING_FLIP);
         if (sent && ends) end_packet(cycle);

@@ -30,7 +30,7 @@
 
 namespace {
 
-// One direction of the host port: words, and the ends of packets as counts of all words queued so far.
+// One direction of the host port: words, and for each end of a packet the number of all words queued until then.
 struct HostQueue {
     Queue<uint32_t> words;
     Queue<uint64_t> ends;
@@ -50,7 +50,7 @@ struct HostQueue {
     }
 };
 
-// Rows are contiguous, and so are the elements of a row, the first one lowest.
+// Rows are contiguous, and so are the elements of a row, with the first element in the lowest bits.
 static_assert(std::endian::native == std::endian::little);
 
 template <typename Row, std::size_t rows> RingMemory memory_of(VlUnpacked<Row, rows>& memory) {

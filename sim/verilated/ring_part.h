@@ -56,7 +56,7 @@ private:
 
 class Part {
 public:
-    // Without a given part, all nodes are in this process.
+    // If `given` is null, all nodes are in this process.
     Part(const RingPart* given, uint32_t nodes) : m_last(nodes) {
         if (!given) return;
         m_given = *given;
@@ -126,7 +126,7 @@ private:
 
     struct Neighbour {
         uint32_t process;
-        std::vector<Half> halves;  // in the order of links, as in the neighbour
+        std::vector<Half> halves;  // ordered by link, as in the neighbour's process
         Writer out;
     };
 

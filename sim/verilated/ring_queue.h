@@ -30,7 +30,7 @@ public:
         }
     }
 
-    // Drops the latest items, or adds items of this value.
+    // Removes the newest items, or appends copies of `item`, until there are `count` items.
     void resize(size_t count, const Item& item) { m_items.resize(m_first + count, item); }
 
     void clear() {

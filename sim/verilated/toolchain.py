@@ -155,7 +155,7 @@ _LOADED: float = __loaded__ - 2
 
 
 def changed_since_start(path: Path) -> bool:
-    """Whether a source may have been written or replaced since this process loaded its modules."""
+    """Whether a source file may have been written or replaced since this process loaded its modules."""
     status = path.stat()
     return max(status.st_mtime, status.st_ctime) > _LOADED
 
@@ -165,13 +165,13 @@ def text(path: Path) -> str:
     return _PREFIX.sub("", path.read_text())
 
 
-#: Strings and characters, which are kept, and comments.
+#: Matches strings and characters, which are kept, and comments, which are removed.
 _COMMENTS = re.compile(
     r"""("(?:\\.|[^"\\\n])*"|(?<![0-9A-Fa-f])'(?:\\.|[^'\\\n])+')|[ \t]*//[^\n]*|[ \t]*/\*.*?\*/""", re.DOTALL)
 
 
 def without_comments(path: Path) -> str:
-    """C++ or Verilog source without comments, so that a changed comment does not change digests; lines stay lines."""
+    """C++ or Verilog source without comments, which must not affect digests; line numbers are kept."""
     return _COMMENTS.sub(lambda match: match[1] or "\n" * match[0].count("\n"), path.read_text())
 
 

@@ -78,9 +78,9 @@ void unit_reset(Unit* unit) {
     unit->settle();
 }
 
-// inputs[p] and outputs[p] are the rows of port p. The listed streams follow the handshake: the rows of their inputs
-// are not read but written, with the inputs that the unit saw. A source offers its next beat from the first willing
-// cycle on until it is taken, and its payload is noise whenever valid is low.
+// inputs[p] and outputs[p] are the rows of port p. Ports in `streams` follow the handshake: the rows of their
+// inputs are not read but written, with the inputs that the unit saw. Once a source is willing to send its next beat,
+// it offers the beat until it is taken; the payload is noise whenever valid is low.
 void unit_run(Unit* unit, std::int64_t cycles, unsigned char* const* inputs, unsigned char* const* outputs,
               Stream* streams, std::int64_t count, std::uint64_t noise) {
 #ifdef NATIVE_ARITHMETIC
@@ -100,7 +100,7 @@ void unit_run(Unit* unit, std::int64_t cycles, unsigned char* const* inputs, uns
             if (stream.offering) {
                 std::memcpy(row, stream.beats + stream.taken * bytes, bytes);
             } else {
-                // The caller has set all existing bits of the row, as a mask.
+                // The caller has set all bits that exist in the row: they mask the noise.
                 for (std::size_t b = 0; b < bytes; ++b) {
                     noise = noise * 6364136223846793005u + 1442695040888963407u;
                     row[b] &= static_cast<unsigned char>(noise >> 56);

@@ -5,5 +5,5 @@
 
 struct Port {
     unsigned char* member;  // Verilator's variable
-    std::size_t bytes;      // its size, also the size of a row of the caller's array
+    std::size_t bytes;      // size of the variable, and of a row of the caller's array
 };

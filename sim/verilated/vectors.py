@@ -125,7 +125,7 @@ class Unit:
         cycles : int or None
             Number of cycles to run; by default the number of rows.
         drain : int
-            Number of additional cycles, with all inputs given as arrays at zero.
+            Number of additional cycles, during which inputs that are given as arrays are zero.
         """
         arrays = [value for value in inputs.values() if np.ndim(value)]
         if cycles is None:
@@ -168,7 +168,7 @@ class Unit:
             stream.ready = self._index(self.outputs, f"{name}__ready")
             port = self.inputs[stream.payload]
             beats = _fit(port, feed.beats)
-            # The harness masks its noise with the content of the row, which has all existing bits set.
+            # The harness masks its random values with this row, in which all existing bits are set.
             rows[port.name][...] = _ones(port)
             stream.beats, stream.count = beats.ctypes.data, len(beats)
             alive.append(beats)

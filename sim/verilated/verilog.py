@@ -64,7 +64,7 @@ class Design:
         return any(port.name == "clk" for port in self.ports)
 
 
-#: Converted components by name and arithmetic. Elaboration takes longer than many simulations.
+#: Converted components by name and arithmetic, kept since elaboration takes longer than many simulations.
 _converted: weakref.WeakKeyDictionary[Component, dict[tuple[str, Arithmetic], Design]] = weakref.WeakKeyDictionary()
 
 
@@ -140,7 +140,7 @@ def _known(component: Component, name: str, native: bool) -> Path:
         raise toolchain.ToolError(f"{folder} has been removed while it was looked for")
 
     design = parent / (toolchain.cached(parent / f"{name}-of-{key}", note) / "design").read_text()
-    # The note may outlive its design if that was removed to make room.
+    # The note may still exist after its design has been removed to make room.
     return toolchain.cached(design, vanish) if toolchain.complete(design) else _design(component, name, native)
 
 

@@ -35,7 +35,7 @@ def made(unit, **options):
 
 
 class Bench:
-    """Clock, reset, and a model on each stream, with pauses from seeded patterns."""
+    """Test bench: clock, reset, and a model on each stream, which pauses in patterns given by a seed."""
 
     def __init__(self, dut, *, inputs=("i",), outputs=("o",)):
         parameters = regression.parameters()
@@ -109,7 +109,7 @@ async def decodes(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def keeps_whole_elements(dut):
-    """The encoder treats an element with a missing byte as zero."""
+    """The encoder treats an element as zero if any of its bytes is missing."""
     bench = Bench(dut)
     await bench.start()
     for missing in range(16):

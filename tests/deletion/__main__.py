@@ -1,4 +1,4 @@
-"""``make features``: tests copies of the tree without a feature: lint, imports, elaboration, training, collection."""
+"""``make features``: lint, import, elaborate, train and collect tests in copies that lack a feature."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The page on concepts: its example is computed again, and its terms match its table."""
+"""The page on concepts: its example gives the printed results, and its terms match its table."""
 
 import contextlib
 import io

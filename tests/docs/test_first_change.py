@@ -1,4 +1,4 @@
-"""The page on first changes: its counter and its feature work in a copy of the tree."""
+"""The counter and the feature on the page about first changes work in a copy of the tree."""
 
 import json
 import re
@@ -49,14 +49,14 @@ def elaborated(folder, options):
 
 @pytest.fixture
 def copy(tmp_path):
-    """A copy of the gateware with the page's register."""
+    """A copy of the gateware, with the register that the page adds."""
     shutil.copytree(ROOT / "hdl", tmp_path / "hdl", ignore=shutil.ignore_patterns("__pycache__"))
     insert(tmp_path / "hdl/control/registers.py", '    _status(\n        "PROGRAM_BANK"', blocks()[0])
     return tmp_path
 
 
 def test_counter(copy):
-    """The page's counter exists in all nodes."""
+    """The counter that the page adds exists in all nodes."""
     engine = copy / "hdl/ring/collective.py"
     insert(engine, '        "packets_refused": 1,\n', '"ring_idle": 1,\n')
     insert(engine, "            self.count.packets_refused.eq(", blocks()[1])
@@ -64,7 +64,7 @@ def test_counter(copy):
 
 
 def test_feature(copy):
-    """The page's counter exists only in nodes with the feature."""
+    """The counter that the page adds exists only in nodes with the feature."""
     _, _, entry, description, extension = blocks()
     insert(copy / "hdl/registry.py", '    "int16": Entry(', entry)
     folder = copy / "hdl/features/idle_count"

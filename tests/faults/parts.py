@@ -25,7 +25,7 @@ def play_part(part: Part) -> dict[str, Any]:
 
 
 def parts_of(faults: int, seed: int) -> list[Part]:
-    """Parts of a campaign: each kind, on wires of every latency, at full rate and with stalls."""
+    """Parts of a campaign: every kind of fault, on wires of every latency, at full rate and with stalls."""
     parts = []
     for kind in Fault:
         each = -(-int(faults * SHARES[kind]) // (2 * len(LATENCIES)))

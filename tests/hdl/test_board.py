@@ -20,7 +20,7 @@ RATES = {"clock": 16, "baud": 4}
 
 
 class Sender(wiring.Component):
-    """A node that sends its number and the port's number continuously."""
+    """Stand-in for a node; each port continuously sends the node's number and its own."""
 
     def __init__(self, config, number):
         self.number, self.ports = number, config.topology.ports

@@ -51,7 +51,7 @@ def run(ring, **fields):
 
 @pytest.mark.parametrize(("base", "length"), [(0, 1), (32, 37), (96, 32), (64, 0)])
 def test_a_new_command_runs(ring, base, length):
-    """A new command changes its elements and nothing else; it has an event, counters and cycles like any command."""
+    """A new command changes only its own elements; it has an event, counters and cycles like the rest."""
     before = np.arange(CONFIG.memories.gradient, dtype=np.float32)
     ring.memory.write_gradients([before])
     ring.devices.write_register("MASK_ALTERNATIVE", 2.5)

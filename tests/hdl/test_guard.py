@@ -43,7 +43,7 @@ def whole(row, base, size):
 
 
 def check(unit, generator, rows, cycles, *, readers, writers, window=None, throttled=False):
-    """Check simultaneous reads and writes: order, words, zeros, and ports with accesses outside the window.
+    """Check simultaneous reads and writes: order, words, zeros, and flags of accesses outside the window.
 
     A read returns the words of all writes before the cycle of its grant, and waits if the row was written in the
     previous cycle. With a window, the last reader and the last writer belong to the host. Returns the numbers of
@@ -79,7 +79,7 @@ def check(unit, generator, rows, cycles, *, readers, writers, window=None, throt
         for n in ((served + 1 + n) % readers for n in range(readers)):
             written, by_host = latest or (None, False)
             waits = read_rows[n, cycle] == written
-            if window and latest and by_host != (n == readers - 1):  # conflicts with the host are detected by group
+            if window and latest and by_host != (n == readers - 1):  # host conflicts are detected for whole groups
                 waits = read_rows[n, cycle] % GROUP_ROWS == written % GROUP_ROWS
                 meetings += asks[n, cycle] and waits
             waited += asks[n, cycle] and waits

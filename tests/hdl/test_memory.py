@@ -31,7 +31,7 @@ class Bench(wiring.Component):
     """One memory with two readers (the first reads gradients), one writer, and the host's access.
 
     With ``strided``, jobs of the gradient reader and the writer have a pitch. With eight lanes, the gradient reader
-    is the one for guarded memories.
+    is the version for guarded memories.
     """
 
     def __init__(self, lanes, depth=9, *, strided=False):
@@ -78,7 +78,7 @@ def bench(request):
 
 @pytest.fixture(scope="module", params=[(1, False), (4, False), (8, False), (1, True), (4, True), (8, True)])
 def stepped(request):
-    """Parameters of a test (lanes, and whether jobs are strided) and the bench."""
+    """Lane count, whether jobs are strided, and the test bench with these parameters."""
     lanes, strided = request.param
     name = f"MemoryBench{lanes}" + ("Strided" if strided else "")
     return lanes, strided, Unit(Bench(lanes, strided=strided), name=name)
@@ -160,7 +160,7 @@ def test_readers(stepped, pattern):
     when = check_reader(trace, "gradient", canonical(content), gradient, lanes, pitch)
     other = check_reader(trace, "weight", content, weight, lanes)
     if pattern == "none":
-        # The ports alternate, and together they use every cycle, within jobs and from one to the next.
+        # The ports alternate; together they use every cycle, within jobs and between consecutive jobs.
         both = np.sort(np.concatenate([when, other]))
         shared = 2 * min(len(when), len(other))
         assert both[0] == RowReader.latency
@@ -210,7 +210,7 @@ def test_writer(stepped, pattern):
     job = jobs(generator, lanes, strided=strided)
     elements, keep, last = [], [], []
     for index, count in zip(elements_of(job, lanes, pitch), job["count"], strict=True):
-        extra = int(generator.integers(0, 3))  # whole beats beyond the count, as from a decoder
+        extra = int(generator.integers(0, 3))  # additional whole beats, such as a decoder sends
         rows = -(-count // lanes) + extra
         values = generator.integers(0, 1 << 32, rows * lanes, dtype=np.uint32)
         content[index] = values[:count]

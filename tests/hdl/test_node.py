@@ -56,7 +56,7 @@ def test_update_alone(node, pattern):
     *rest, last = exchange(node, *update(gradients, weights), pattern=pattern, cycles=60_000)
     assert [response[1] for response in [*rest, last]] == [Status.OK] * 6
     event = rest[-1][2:]
-    assert event[0] == 5  # tag of the command, and no status or flag
+    assert event[0] == 5  # the command's tag; status and flags are 0
     expected = weights - np.float32(0.5) * gradients
     assert (np.array(last[2:], np.uint32) == golden.bits(expected)).all()
 

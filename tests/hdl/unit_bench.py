@@ -47,10 +47,10 @@ class Drive:
 
 @dataclasses.dataclass(frozen=True)
 class Want:
-    """Expectation of a run: values of ports and, for each output stream, its beats and the index of the offered beat.
+    """Expected values of ports and, for each output stream, its beats and the index of the offered beat.
 
-    Without ``offered``, all beats must arrive by the end of the run. A port may have a pair of its values and the
-    cycles to compare; beats may be a pair of their rows and a mask of the bits to compare.
+    Without ``offered``, all beats must arrive by the end of the run. Values of a port may be paired with the cycles
+    to compare, and beats with a mask of the bits to compare.
     """
 
     ports: Mapping[str, Any]
@@ -59,7 +59,7 @@ class Want:
 
     @classmethod
     def of(cls, trace, rows, stream="o", without=()):
-        """Expectation from the handshakes of a golden trace, and the beats of its single output."""
+        """Create an expectation from the handshakes of a golden trace and the beats of its only output."""
         ports = {name.replace("_", "__"): value for name, value in vars(trace).items()
                  if name.endswith(("_valid", "_ready")) and name not in without}
         return cls(ports, {stream: rows}, {stream: trace.offered})
@@ -251,7 +251,7 @@ class UnitBench:
         return test
 
     def resets(self, cases, cuts, *, count=None, drive=None):
-        """Test that a reset after any of these numbers of cycles clears all earlier content."""
+        """Create a test that a reset after each number of cycles in ``cuts`` clears all earlier content."""
         drive = drive or self._drive
 
         @pytest.mark.parametrize("cut", cuts)
@@ -269,7 +269,7 @@ class UnitBench:
         return test
 
     def cocotb(self, cases=((),), *, cut=30, seed=1, name=None, drive=None):
-        """Test all beats under cocotb, after a reset in the middle of them."""
+        """Test all beats under cocotb, after a shorter run that a reset cuts off."""
         @pytest.mark.parametrize("kind", ["none", "geometric"])
         @pytest.mark.parametrize("case", cases, ids=str)
         def test(case, kind):

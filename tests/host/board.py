@@ -1,4 +1,4 @@
-"""A simulated board that tests share: two small nodes, built once."""
+"""Simulated board that is shared by tests: two small nodes, built once."""
 
 import contextlib
 import functools

@@ -240,7 +240,7 @@ def program(monkeypatch, capsys):
 
 @pytest.fixture
 def run(program):
-    """Run the program; returns exit code, standard output without its first stage line, standard error."""
+    """Run the program; return exit code, standard output without its first stage line, standard error."""
     def call(*arguments):
         code, out, err = program(*arguments)
         return code, re.sub(r"^data ….*\n", "", out), err

@@ -23,12 +23,12 @@ NAN = 0x7FC0_0001
 
 
 class Hooks:
-    """Callbacks that follow commands of golden nodes, and counts of these commands.
+    """Callbacks that are called after commands of golden nodes, and counts of these commands.
 
     Members
     -------
     steps, lists, moved, loads : int
-        Numbers of updates on all nodes, lists of layers, words moved by MOVE_IN and MOVE_OUT, and program loads.
+        Number of updates on all nodes, of layer lists, of words moved by MOVE_IN and MOVE_OUT, and of program loads.
     """
 
     def __init__(self, nodes, *, fault, broken):
@@ -173,7 +173,7 @@ def far_options(*, words=8192, far_words=8192, **options):
 
 
 def node_of(*, weight_codec="raw", gradient_codec="zero_value", **options):
-    """A node with these codecs and ``options``, with enough room for text on a single node."""
+    """Configuration with these codecs and ``options``; a single such node has room for the text model."""
     return NodeConfig(weights=Weights(codec=weight_codec), gradients=gradient_codec, **{
         "memories": Memories(gradient=1 << 15, weight=1 << 15, state=1 << 14), **options})
 

@@ -85,7 +85,7 @@ def replaced(path, times):
 
 
 def wait(pid, seconds, begun=lambda: True):
-    """Wait for a condition and some seconds, then kill; returns whether this killed it, and its exit code."""
+    """Kill a process some seconds after ``begun``; return whether it still ran, and its exit code."""
     def lives():
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 

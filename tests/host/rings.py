@@ -46,15 +46,15 @@ class Rings(Mapping):
 
 
 def engines():
-    """All engines and two ports; segments are short enough for several per block of small memories."""
+    """Node with all engines, two ports, and segments short enough for several per small block."""
     from tests.pairs.memories import CONFIG
 
     return CONFIG
 
 
 def mx9():
-    """Shared-exponent blocks in both directions, two ports, programs of the default length, and a settable update
-    count."""
+    """Configuration with shared-exponent blocks in both directions, two ports, programs of the default length, and a
+    settable update count."""
     return NodeConfig(
         topology=section("Grid")(), weights=Weights(codec="mx9"), gradients="mx9", masking=False, sparsify=False,
         programs=section("Programs")(), stub=section("ComputeStub")(), features=(section("SettableVersion")(),))
@@ -69,8 +69,8 @@ def table():
 
 
 def centroid():
-    """A codebook with uncompressed gradients, an optimizer that waits, two ports, an engine with index products, and
-    programs of three queues with a far memory."""
+    """A node with a codebook, raw gradients, an optimizer interval of 4, two ports, an engine with index products,
+    and programs of three queues with a far memory."""
     return NodeConfig(
         segment=64, topology=section("Grid")(), memories=Memories(gradient=2048, weight=2048, state=2048),
         optimizer=Optimizer(interval=4), weights=Weights(codec="centroid16"), gradients="raw", masking=False,
@@ -81,8 +81,8 @@ def centroid():
 
 
 def wide():
-    """Rows of eight elements, two optimizer lanes, and programs with zero-value gradients; links that repeat words,
-    quorum updates, tenants, and interleaved segments."""
+    """Nodes with rows of eight elements, two optimizer lanes, programs, and zero-value gradients; links that repeat
+    words, quorum updates, tenants, and interleaved segments."""
     return NodeConfig(
         lanes=8, segment=64, topology=SingleRing(max_nodes=4),
         memories=Memories(gradient=4096, weight=4096, state=1024, planes=1),
@@ -130,7 +130,7 @@ CONFIGS = Rings({
 })
 
 
-#: Nodes of library and PyTorch jobs that name no codec: the default with raw gradients.
+#: Configuration for library and PyTorch jobs that name no codec: the default node, but with raw gradients.
 JOBS = NodeConfig(gradients="raw")
 
 
@@ -201,7 +201,7 @@ def open_nodes(nodes, *, config, threads=1, latency=16, timeout=TIMEOUT, host_po
         devices = [Device(transport, configs[rank], name=f"node {rank}") for rank, transport in enumerate(transports)]
         ring = Ring(devices, timeout=timeout)
         ring.connect()
-        if configs[0].link.replay:  # first commands must not wait for answers to the first word
+        if configs[0].link.replay:  # the links must be ready before the first commands
             opened.simulation.run(2 * latency + 100)
         yield ring, opened.simulation
 
@@ -214,7 +214,7 @@ def random(generator, shape, *, density=1.0):
 
 
 def train_twice(reference, optimizer, generator, *, packed_state, message):
-    """Update twice with random gradients from cleared state; compares weights, words, bursts and state."""
+    """Update twice with random gradients, from cleared state; compare weights, words, bursts and state."""
     ring, length = reference.ring, len(reference.master)
     ring.memory.clear_state(length, packed_state=packed_state)
     for step in (1, 2):

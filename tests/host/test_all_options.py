@@ -23,7 +23,7 @@ from sim.verilated import cache_content
 
 LARGE = str(10**22 + 7)
 
-#: Command lines to insert options into; each option is tried in the first one that accepts it.
+#: Command lines to insert options into; each option is tried in the first command line that accepts it.
 CONTEXTS = {
     "train": ("{}", "--straggler 3:2 {}", "--schedule streaming {}", "--links slots --jobs 2 {}",
               "--overlap layers {}", "--compute node {}",
@@ -52,7 +52,7 @@ LEGAL = {
 
 
 class Reached(BaseException):
-    """Raised when something would be built, run or written."""
+    """Raised when a command reaches the point where it would build, run or write something."""
 
 
 def walk(command, path=()):
@@ -108,7 +108,7 @@ def call(monkeypatch, capsys, tmp_path):
 
 
 def outcome(call, command, option):
-    """Result of an option, tried in the first command line that accepts it."""
+    """Exit code and error output for an option, tried in the first command line that accepts it."""
     for context in CONTEXTS.get(command, ("{}",)):
         code, err = call(*command.split(), *context.format(option).split())
         if "leave it out" not in err:

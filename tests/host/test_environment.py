@@ -58,14 +58,14 @@ NUMBERS = {
 @pytest.mark.parametrize(("command", "option"), [(command, option) for command, options in NUMBERS.items()
                                                  for option in options])
 def test_numbers_out_of_range(run, command, option, tmp_path):
-    """Before anything is built, one line gives the allowed range; no number causes a traceback."""
+    """For a number out of range, one line gives the allowed range before anything is built."""
     for value in (LARGE, -LARGE, -1, "nan", "inf", "1e300", 1_000_000_000):
         code, out, err = run(*command.split(), f"--{option}={value}", "--output", tmp_path / "new")
         assert code in (1, 2), (value, out)
         lines = [line for line in err.splitlines() if line and not line.startswith(("Usage:", "Try "))]
         assert len(lines) == 1, (value, err)
         assert "Traceback" not in err
-        # More threads than nodes are reduced to one per node, and large numbers may be valid in binary32.
+        # Threads in excess of one per node are not started, and a large number may be a valid binary32 number.
         large = ("threads", "learning-rate", "momentum", "weight-decay", "clip")
         allowed = option == "dampening" or (
             value == LARGE and option in (large[:1] if "--straggler" in command else large))
@@ -138,7 +138,7 @@ class TestNodesThatFit:
                                            ["--hidden", "400,200", "--nodes", "3", "--optimizer", "adam"],
                                            ["--hidden", "300", "--density", "0.1"]])
     def test_simulated(self, run, arguments, tmp_path):
-        """Memories are made large enough, so the build begins."""
+        """The memories of the nodes are made large enough for the vector, so the build begins."""
         code, _, err = run("train", *arguments, "--output", tmp_path)
         assert (code, err) == (1, f"error: {BUILT}\n")
 

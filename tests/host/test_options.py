@@ -53,7 +53,7 @@ def run(arguments, function):
 
 
 def test_call():
-    """A command function is called with sections filled from the command line, and with other parameters."""
+    """A command function gets its sections and its other parameters from the command line."""
     calls = []
 
     @command
@@ -115,7 +115,7 @@ class Speed(Section):
 
 
 def test_with_sections():
-    """The fields of a function's sections become its parameters, with types, defaults and checked kinds."""
+    """The fields of section parameters become a function's parameters, with types, defaults and checks."""
     @with_sections
     def work(name: str, *, count: int = 2, speed: Speed) -> tuple[str, int, Speed]:
         return name, count, speed

@@ -40,7 +40,7 @@ class TestRefusals:
             output.prepare(tmp_path, files=("report.png", "report.json"))
 
     def test_unwritable(self, tmp_path, monkeypatch):
-        """The system's response is simulated, since access rights do not stop every user."""
+        """The system's refusal is simulated, since access rights do not restrict every user."""
         def refuse(path, *arguments, **options):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
@@ -106,7 +106,7 @@ class TestReplacing:
         assert list(tmp_path.iterdir()) == [path]
 
     def test_full_disk(self, tmp_path, monkeypatch):
-        """The message names the file, and the previous file is kept."""
+        """If the disk is full, the error message names the file, and the previous file is kept."""
         path = tmp_path / "report.json"
         output.write_json(path, 1)
 
@@ -178,7 +178,7 @@ class TestClaim:
         output.release()
 
     def test_previous(self, tmp_path):
-        """Files with these names in an older previous/ are removed, so that it contains files of one run only."""
+        """Files of a run are first removed from an older previous/, so that it has files of only one run."""
         self.fill(tmp_path, "a.json", "deep/c.tar", "own", text="new")
         self.fill(tmp_path / "previous", "a.json", "b.png", "own", text="old")
         assert output.claim(tmp_path, files=self.FILES, keep=("a.json",)) == tmp_path

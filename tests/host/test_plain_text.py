@@ -84,7 +84,7 @@ class Placeholder(str):
     """Stand-in for any value of a command: has all attributes, can be called, and prints as a given name."""
 
     __slots__ = ()
-    #: Number of items if a value is iterated.
+    #: Number of items when a stand-in is iterated.
     count = 1
 
     def __getattr__(self, name):
@@ -109,7 +109,7 @@ class Placeholder(str):
 
 
 class Namespace(dict):
-    """Namespace with a placeholder for every name; functions that return text or numbers have one as well."""
+    """Namespace with a placeholder for every name, including functions that return text or numbers."""
 
     def __init__(self, name):
         value = Placeholder(name)
@@ -143,7 +143,7 @@ PRINTING = ("say", "add_task", "stage", "advance", "Column", "Table")
 
 
 def printed(tree):
-    """Expressions of the texts that a module prints."""
+    """Expressions that a module passes to functions that print text."""
     for node in calls(tree):
         owner = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
         if called(node) in PRINTING or (called(node) == "print" and owner.endswith("console")):
@@ -215,7 +215,7 @@ def test_examples(succeed, tmp_path, monkeypatch):
 
 
 def test_errors(run):
-    """An error message that contains a user's name does not move the cursor."""
+    """If an error message contains a name from the user, control characters in it do not move the cursor."""
     code, _, err = run("packets", "[/b]\x1b[2J")
     assert code == 1
     assert err.startswith("error: ")

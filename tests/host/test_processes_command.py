@@ -19,7 +19,7 @@ from tests.host.rings import CONFIGS
 from tests.partition.play import Case, play
 from tests.refusals import refuses
 
-#: The first run of test_cli, with such link latencies that processes exchange words every 256 cycles.
+#: The first run of test_cli, with link latencies that make processes exchange words every 256 cycles.
 RUN = ("train", "--nodes", "3", "--epochs", "1", "--hidden", "none", "--batch", "500", "--link-latency", "256")
 
 without_mpi = pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None,
@@ -50,7 +50,7 @@ def test_the_same_run(expected, arguments, tmp_path):
     train(tmp_path, "--threads", "1", *arguments)
     result, weights = results(tmp_path)
     wanted, trained = expected
-    if "--host-port" in arguments:  # cycles are the same, but more of them are simulated
+    if "--host-port" in arguments:  # the run takes the same cycles, but more are simulated
         assert result.pop("cycles_simulated") == result["cycles"] > wanted["cycles_simulated"]
         assert result.pop("host_port")["simulated"]
         wanted = {name: value for name, value in wanted.items() if name not in ("cycles_simulated", "host_port")}

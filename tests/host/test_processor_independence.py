@@ -10,7 +10,7 @@ FORBIDDEN = {
            "expm1", "log", "log2", "log10", "log1p", "power", "tanh", "sin", "cos", "logaddexp"},
     "math": {"exp", "log", "log2", "log10", "log1p", "pow", "tanh", "sin", "cos"},
 }
-#: Exceptions that do no harm: figures in reports, widths in pictures, and integer products.
+#: Harmless uses that are allowed: figures in reports, widths in pictures, and integer products.
 ALLOWED = {
     ("features/quantization/network.py", "codes @ weights.codes.T"): "integers",
     ("features/quantization/experiment.py", "np.log10"): "decibels of a report",

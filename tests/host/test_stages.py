@@ -1,4 +1,4 @@
-"""Stages are printed when they begin, even if output is no terminal, with their previous durations."""
+"""Stages are printed when they begin, even without a terminal, with durations from an earlier run."""
 
 import io
 import itertools

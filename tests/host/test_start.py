@@ -1,4 +1,4 @@
-"""Imports before the command is known, and signals while modules are imported."""
+"""Imports made before the command is known, and signals that arrive while modules are imported."""
 
 import os
 import signal

@@ -13,7 +13,7 @@ from tests.known_answers import circuits, compute, runs
 
 
 def _task(kind: str, name: str) -> tuple[Any, float]:
-    """An answer or an error text, and the time in seconds."""
+    """Return an answer or the text of an error, and the time taken in seconds."""
     began = time.monotonic()
     try:
         if kind == "runs":
@@ -29,7 +29,7 @@ def _task(kind: str, name: str) -> tuple[Any, float]:
 
 
 def _chosen(names: list[str], answers: dict[str, Any], *, record: bool) -> list[tuple[str, str]]:
-    """Kinds and names of the answers to compute."""
+    """Select the answers to compute; return the kind and the name of each."""
     drawn = circuits.draw(circuits.COUNT) if record else map(json.loads, answers["configurations"])
     every = [*(("runs", name) for name in runs.RUNS), *(("boards", name) for name in circuits.board_nodes()),
              *(("configurations", json.dumps(options)) for options in drawn)]

@@ -106,7 +106,7 @@ def _role(options: dict[str, Any]) -> Any:
 
 
 def node_config(options: dict[str, Any]) -> Configuration:
-    """The configuration with these options of answers.json; ``ValueError`` if no node can have them."""
+    """Return a configuration for options of answers.json; raise ``ValueError`` if no node can have them."""
     parts = {name: {field: options[option] for option, field in fields.items() if option in options}
              for name, fields in _FIELDS.items()}
     engines = {"masking": options.get("masking", True), "sparsify": options.get("error_feedback", True)}
@@ -160,7 +160,7 @@ def _drawn(generator: random.Random, first: str) -> dict[str, Any]:
 
 
 def draw(count: int) -> list[dict[str, Any]]:
-    """Draw options of valid nodes with :data:`SEED`: each option is set once, with some further options."""
+    """Draw options of valid nodes with :data:`SEED`: each node has the next option and some further ones."""
     generator = random.Random(SEED)
     names = list(VALUES)
     return [_drawn(generator, names[number % len(names)]) for number in range(count)]

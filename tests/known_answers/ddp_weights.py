@@ -12,7 +12,7 @@ _EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pytorch_ddp.py"
 
 
 class _RecordedSGD(torch.optim.SGD):
-    """The optimizer class of the example; ``last`` is the most recently created optimizer."""
+    """Optimizer class used by the example; ``last`` is the most recently created optimizer."""
 
     last: torch.optim.SGD
 

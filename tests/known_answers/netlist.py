@@ -67,9 +67,9 @@ def _ports(component: wiring.Component) -> dict[str, tuple[Value, ir.PortDirecti
 
 
 class _Graph:
-    """Cells of a netlist, and their edges: reader, cell, bit of the cell, and its position in the reader.
+    """Cells of a netlist, and an edge from each bit of a cell to each position where a reader uses it.
 
-    A constant is read from a cell beyond the last one.
+    Constants are treated as bits of an additional cell after the last one.
     """
 
     def __init__(self, netlist: nir.Netlist):

@@ -38,7 +38,7 @@ def _content(folder: Path) -> Any:
 
 
 def _named(rows: list[dict[str, Any]], **names: str) -> list[dict[str, Any]]:
-    """Rows with their columns named as in the stored answers."""
+    """Rows with some columns renamed to the names that stored answers use."""
     return [{names.get(name, name): value for name, value in row.items()} for row in rows]
 
 
@@ -118,7 +118,7 @@ def _quantize(folder: Path) -> Answer:
 
 
 def _launch(folder: Path) -> Answer:
-    """Answer of ``gradring launch``: words and cycles of each kind of operation."""
+    """Known answer of a ``gradring launch`` run: the words and cycles of each kind of operation."""
     report = _report(folder)
     assert report["checked"], "operations must be compared with the golden model"
     return {"words": report["words"], "cycles": report["cycles"], "operations": report["operations"],
@@ -126,7 +126,7 @@ def _launch(folder: Path) -> Answer:
                        for group in report["groups"]]}
 
 
-#: The script of launch: examples/pytorch_ddp.py, with a digest of its weights.
+#: Script for `gradring launch`: examples/pytorch_ddp.py, extended by a digest of the weights.
 DDP = "tests/known_answers/ddp_weights.py"
 
 _TRAIN, _DIGITS = ("train",), ("train", "--hidden", "none", "--batch", "500")

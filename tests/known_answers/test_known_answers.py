@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Known answers: runs on nodes that other tests also build, the smallest circuits, and the draw of options."""
+"""Tests of known answers (runs on other tests' nodes, the smallest circuits) and of drawn options."""
 
 import copy
 import json
@@ -24,7 +24,7 @@ def test_circuit():
 
 
 def test_complete():
-    """Each run, board and drawn configuration has an answer, and there are no other answers."""
+    """Each run, board and drawn configuration has a stored answer, and no other answers are stored."""
     kept = compute.kept()
     assert kept["runs"].keys() == runs.RUNS.keys()
     assert kept["boards"].keys() == circuits.board_nodes().keys()
@@ -55,7 +55,7 @@ def test_differences():
 
 
 class Example(wiring.Component):
-    """Two sums of ``a``, one in a register; a multiplexer that selects one of them; and a memory of two words."""
+    """Example unit: two sums of ``a``, one in a register; a multiplexer that selects one; a memory of two words."""
 
     i: In(data.StructLayout({"a": 4, "b": 4, "choose": 1}))
     o: Out(4)

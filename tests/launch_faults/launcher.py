@@ -12,7 +12,7 @@ from sim.verilated.processes import ended_by_signals
 
 
 class Sums:
-    """Jobs whose sums are computed without a ring."""
+    """Jobs with sums that are computed without a ring."""
 
     cycles = 0
 

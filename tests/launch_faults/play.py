@@ -17,8 +17,8 @@ from sim.verilated.processes import is_alive
 
 ROOT = Path(__file__).parents[2]
 
-#: Seconds until late ranks are named; until the run ends; allowance for a busy machine; limit of a run without
-#: faults.
+#: Times in seconds: until late ranks are named; until the run ends; allowance for a busy machine; limit of a run
+#: without faults.
 SLOW, TIMEOUT, SLACK, WHOLE = 0.5, 3.0, 20.0, 240.0
 
 #: Number of sums in a run, and the latest sum during which a fault may happen.
@@ -64,7 +64,7 @@ class Outcome:
 
 
 def plan(faults, *, ranks, seed):
-    """Plan some faults of each kind, and rotate through the variants of the kind."""
+    """Plan ``faults`` cases per kind of fault and number of ranks, cycling through the kind's variants."""
     generator = random.Random(seed)
     return [Case(kind=kind, way=list(KINDS[kind])[number % len(KINDS[kind])], ranks=count,
                  rank=generator.randrange(count), step=generator.randrange(AMID),
@@ -170,6 +170,6 @@ def _judge(case, code, text, temporary):
 
 
 def _start(temporary):
-    """Create the folder that a second launcher creates when it starts, in the same temporary folder."""
+    """Create a launcher's folder, as a second launcher does when it starts in the same temporary folder."""
     code = "from host.sockets.folder import socket_folder\nwith socket_folder(): pass"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "TMPDIR": str(temporary)}, check=True)

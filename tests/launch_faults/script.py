@@ -1,7 +1,7 @@
-"""Sums on all ranks; one of them may send different bytes: ``script.py FOLDER SUMS KIND RANK STEP SEED``.
+"""Compute sums on all ranks; one rank may send different bytes: ``script.py FOLDER SUMS KIND RANK STEP SEED``.
 
-Each rank writes its process ID to the folder before the first sum, and the file ``amid`` when the sum of that step
-begins.
+Each rank writes its process ID to the folder before the first sum, and the file ``amid`` when the sum with number
+STEP begins.
 """
 
 import os

@@ -53,8 +53,8 @@ def open_nodes(nodes=NODES, **options):
 
 
 def _words(tapped):
-    """Select LAPs and records from all control words; return their words, with cycles."""
-    left = 0  # number of words to skip in a different message
+    """Yield the cycle and the word of each LAP and each record among the recorded control words."""
+    left = 0  # number of words to skip in a message of another type
     for word in tapped[tapped["place"] & (CONTROL | LAST) == CONTROL]:
         cycle, data = int(word["cycle"]), int(word["data"])
         if left:
@@ -66,8 +66,8 @@ def _words(tapped):
 
 
 def _tables(first, last):
-    """For each superframe, first cycle of rank 0's slots, with TIME counted from reset, and the table; computed from
-    the control words of rank 0's link and of the link to the last rank, which together carry all records."""
+    """For each superframe, first cycle of rank 0's slots, with TIME counted from reset, and the slot table, according
+    to the control words on rank 0's link and on the link to the last rank (together they carry all records)."""
     first, last = list(_words(first)), list(_words(last))
     laps = [(cycle, lap_layout().from_bits(data)) for cycle, data in first if data & 15 == ControlType.LAP.value]
     records = collections.deque(sorted(word for word in first + last if word[1] & 15 == ControlType.RECORD.value))

@@ -86,7 +86,7 @@ def _row(target: Target, mutant: Mutant, status: str, test: str, cpu: float) -> 
 
 
 def chosen_targets(files: str) -> list[Target]:
-    """Targets with paths below the comma-separated names; all targets if there is no name."""
+    """Targets in the given comma-separated files and folders; all targets if there is no name."""
     names = [name.strip().rstrip("/") for name in files.split(",") if name.strip()]
     for name in names:
         if not any(_is_under(file, name) for file in TARGETS):
@@ -99,7 +99,7 @@ def _is_under(file: str, name: str) -> bool:
 
 
 def run_all(run: Run, targets: list[Target], picked: dict[str, list[Mutant]], workers: int) -> Iterator[Row]:
-    """Run all picked mutants, file after file, on several workers, and yield each row when it is known."""
+    """Run all picked mutants, file after file, on several workers; yield each result as it arrives."""
     done: queue.Queue[Row | BaseException | None] = queue.Queue()
     jobs: queue.Queue[tuple[Target, Mutant]] = queue.Queue()
     for target in targets:
@@ -119,7 +119,7 @@ def run_all(run: Run, targets: list[Target], picked: dict[str, list[Mutant]], wo
                         expected[target.file] = run.baseline(worker, target)
                     done.put(run.mutant(worker, target, mutant, expected[target.file]))
             done.put(None)
-        except Exception as error:  # runs in a thread: the consumer of the rows raises it again
+        except Exception as error:  # this is a thread; the reader of `done` raises it again
             done.put(error)
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(workers)]

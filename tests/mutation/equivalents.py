@@ -47,7 +47,7 @@ def load(path: Path = LIST) -> list[Entry]:
 
 
 def match(entries: list[Entry], mutants: Mapping[str, list[Mutant]]) -> dict[tuple[str, Mutant], Entry]:
-    """Find the listed mutants of the given files; raise :class:`EquivalentError` for an entry without a mutant."""
+    """Find the mutant of each entry for the given files; raise :class:`EquivalentError` if an entry has none."""
     result = {}
     for entry in entries:
         if entry.file not in mutants:

@@ -42,12 +42,12 @@ class Mutant:
     end: int
     text: str  # text that replaces the range
     line: int  # number of the first changed line
-    before: str  # all changed lines, on one line with single spaces
+    before: str  # all changed lines, joined to one line with single spaces
     after: str  # the same lines after the change
     occurrence: int = 1  # index of this mutant among mutants with the same ``before`` and ``after``, starting at 1
 
     def apply(self, source: str) -> str:
-        """Apply the change to a source, and return the result."""
+        """Apply the change to a source text, and return the changed text."""
         data = source.encode()
         return (data[:self.start] + self.text.encode() + data[self.end:]).decode()
 
@@ -125,7 +125,7 @@ class _Finder:
     # --- positions and texts
 
     def _span(self, node: ast.AST) -> tuple[int, int]:
-        located = node  # an expression or a statement, which has a position
+        located = node  # an expression or a statement: these have positions
         return (self._lines[located.lineno - 1] + located.col_offset,  # type: ignore[attr-defined]
                 self._lines[located.end_lineno - 1] + located.end_col_offset)  # type: ignore[attr-defined]
 
@@ -196,7 +196,7 @@ class _Finder:
             here = node.value.value if isinstance(node.value, ast.Constant) else None
             alternatives = [state for state in states if state != here]
             if alternatives:
-                # Choose another state by its text, not by its position.
+                # Choose another state by the names of the states, so that the choice does not depend on line numbers.
                 digest = hashlib.sha256(repr((here, alternatives)).encode()).digest()
                 other = alternatives[(digest[0] + node.col_offset) % len(alternatives)]
                 yield self._replace("state", node.value, f'"{other}"')

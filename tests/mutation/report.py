@@ -27,7 +27,7 @@ class Row:
     #: "killed", "timeout" or "survived"; "equivalent" if the mutant is in the list, "same" if its gateware equals the
     #: original, and "invalid" if it cannot be elaborated.
     status: str
-    test: str = ""  # name of the test that failed, the error or the reason
+    test: str = ""  # name of the failed test, the error, or the reason for the status
     cpu: float = 0.0  # CPU seconds of the trial
 
 

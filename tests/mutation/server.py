@@ -55,7 +55,7 @@ class Tests:
 
 
 def gateware(target: str) -> dict[str, str]:
-    """Digest of the gateware of each of a target's units."""
+    """Return the digest of each unit's gateware, for the units of a target."""
     gc.disable()  # collection is useless, since elaboration creates many objects that stay alive
     parts = {name: hashlib.sha256(amaranth.back.rtlil.convert(unit, name="unit", emit_src=False).encode()).hexdigest()
              for name, unit in TARGETS[target].units().items()}
@@ -78,7 +78,7 @@ def run_tests(target: Target, changed: list[str]) -> tuple[int, Tests]:
 
 
 def trial(request: dict[str, Any]) -> dict[str, Any]:
-    """Elaborate the units and, unless they are as expected, run the tests; called in the fork.
+    """Elaborate the units and, if their digests are not as expected, run the tests; called in the fork.
 
     The answer's ``status`` is "invalid", "same", "survived" or "killed".
     """

@@ -17,12 +17,12 @@ class Target:
     """A file of hdl/ with its units and tests."""
 
     file: str  # path from the root of the tree
-    #: Function that returns components of the file by name, and imports the modules that it needs.
+    #: Function that imports the modules it needs, and returns components of the file by name.
     units: Callable[[], dict[str, Any]]
     tests: tuple[str, ...]  # files of tests
-    #: Prefixes of the names of the tests that come first if a unit has changed, by the unit's name.
+    #: By name of a unit: prefixes of the tests that run first if the unit has changed.
     first: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    rest: bool = True  # run all other tests of the files as well
+    rest: bool = True  # whether all other tests in these files run afterwards
     cost: int = 1  # divisor of the number of mutants, for files with expensive tests
 
 

@@ -33,7 +33,7 @@ def _depacketizer(*names: str) -> Any:
 
 
 def _nodes(name: str) -> dict[str, Any]:
-    """A unit in the nodes that are quickest to build: a plain one, and one with codecs of both kinds."""
+    """A unit for two small nodes: one without codecs, one with codecs for weights and gradients."""
     config = NodeConfig(memories=Memories(gradient=1024, weight=1024, state=1024, planes=1))
     return {"plain": unit(name, config=config.replace(
                 lanes=1, segment=32, optimizer=Optimizer(dsps=1), link=Credits(ingress=2))),

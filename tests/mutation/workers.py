@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 _COPIED = ("hdl", "sim", "boards", "host", "tests", "pyproject.toml", "constraints.txt")
-#: Folders of the cache that tests fill, and the prefix of the entries in them that all builds share.
+#: Names of the cache folders that tests fill, and prefix of the cache entries that all builds share.
 _BUILT, _SHARED = ("regression", "verilated", "verilog", "formal"), "runtime-"
 
 

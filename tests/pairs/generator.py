@@ -34,7 +34,7 @@ _REJECTED = {
     "bad_instruction": EventStatus.BAD_INSTRUCTION,
     "wait_timeout": EventStatus.WAIT_TIMEOUT,
 }
-#: Kind of a collective with a different number at one node, so that all nodes abort it.
+#: Kind of command: a collective that all nodes abort, because its number is different on one node.
 _REFUSED = "refused"
 #: Host requests that are not commands: loading both programs, and running them.
 _LOAD, _RUN = "load_program", "run"
@@ -55,7 +55,7 @@ _FREE = 6  # flags that commands signal and wait for at random; later flags keep
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
-    """One command per node, with the expected status."""
+    """One command for each node of the ring, and the status expected for them."""
 
     kind: str  # one of KINDS
     commands: list[Command]  # commands in the order of the nodes
@@ -79,9 +79,9 @@ class Generator:
 
     def __init__(self, nodes: int, seed: int) -> None:
         self.nodes = nodes
-        #: Number of times that the second kind of command has followed the first.
+        #: Number of times that a command of the second kind has followed one of the first kind, for each pair.
         self.pairs: collections.Counter[tuple[str, str]] = collections.Counter()
-        self.last = ""  # kind of the latest command, or a word for the way it ended
+        self.last = ""  # kind of the latest command, or a word that describes how it ended
         self.patient = True  # whether commands wait long enough for the other queue
         self.weight_stride = 0  # register WEIGHT_STRIDE
         self.programs = Programs(masks={}, layers={}, lists={}, wrong=0)
@@ -98,9 +98,9 @@ class Generator:
         self._ran: int | None = None  # number of the latest collective that all nodes have run, if known
         self._half = False  # only the lower half of the data is known, after a rejection in the upper half
         self._at = 1  # queue of the latest command that changes memory
-        self._order = 0  # flag of the latest command that changes memory, unless the other queue waits for it
-        self._orders = 0  # number of such order flags in the batch
-        self._only: int | None = None  # queue in which the next command that changes memory must be, if any
+        self._order = 0  # flag of the latest command that changes memory; 0 once the other queue waits for it
+        self._orders = 0  # number of order flags used in the batch
+        self._only: int | None = None  # queue that the next command that changes memory must use, if any
         self._loaded: Step | None = None
         self._pushed_latch = False  # whether a LATCH was pushed in this batch
 
@@ -141,7 +141,7 @@ class Generator:
         # never the rarest, so some steps skip the second preference.
         rare = self._random.random() < 0.7
         kind = min(kinds, key=lambda kind: (self.pairs[self.last, kind], self._used[kind] if rare else 0))
-        if self._random.random() < 0.3:  # a run is rare otherwise: it needs programs and their first queue
+        if self._random.random() < 0.3:  # else runs are rare: they need programs and their first queue
             kind = _RUN if _RUN in kinds else _LOAD if _LOAD in kinds else kind
         self._used[kind] += 1
         self.pairs[self.last, kind] += 1
@@ -149,7 +149,7 @@ class Generator:
         return self._make(kind)
 
     def _may_follow(self, kind: str) -> bool:
-        """Whether a command of this kind may come next."""
+        """Whether a command of this kind is allowed to come next."""
         if kind == _REFUSED:
             return self.nodes > 1 and not self._half and self._only != 0 and self._loaded is None
         if kind == "latch" and self._loaded is not None and any(step.latches for step in self._loaded.program):
@@ -157,7 +157,7 @@ class Generator:
         if kind in _GOOD:
             return self._only in (None, _QUEUES[Operation[kind.upper()]])
         return {"repeated": self._ran is not None, "wait_timeout": not self.patient,
-                # One per batch, since a load during a run is rejected.
+                # At most one load per batch, since a load during a run is rejected.
                 _LOAD: self.patient and self._loaded is None,
                 _RUN: self._may_run()}.get(kind, True)
 
@@ -247,7 +247,7 @@ class Generator:
                     options={"model": choose.randrange(256)})
 
     def _alternating(self, commands: list[Command]) -> list[Command]:
-        """Choose whether the weights of commands alternate, if there is room for both."""
+        """Choose whether commands alternate between two copies of weights, if there is room for both copies."""
         operation = commands[0].operation
         room = min(self._end - command.weight_base - _span(command) for command in commands)
         of_list = operation in (Operation.MASK, Operation.INFER, Operation.LAYERS)
@@ -277,7 +277,7 @@ class Generator:
         for step in steps:
             self._flags |= step.commands[0].signal
         self._at, self._order = steps[-1].queue, 0
-        # The commands that follow wait only for the program of their own queue.
+        # Subsequent commands wait only for the program in their own queue.
         self._only = self._at
         return Step(kind=_RUN, commands=[], status=EventStatus.OK, program=every, options=options)
 
@@ -303,7 +303,7 @@ class Generator:
                                               choose.randrange(1, 129), choose.randrange(1, room + 1)]))
 
     def _good(self, operation: Operation, *, upper: bool = False, number: int | None = None) -> list[Command]:
-        """Create commands that end with OK if undisturbed, on the ``upper`` half of the data or with a ``number``."""
+        """Create commands that normally end with OK, on the ``upper`` half of the data or with a ``number``."""
         choose = self._random
         start, state_start = (DATA // 2, CONFIG.memories.state // 2) if upper else (0, 0)
         used: dict[str, int] = {}

@@ -51,7 +51,7 @@ DATA = 768
 
 _MASK_LISTS, _LAYER_LISTS = 4, 2
 _LIST = 32  # words of a list of masks
-_LAYER = 64  # words of a list of one layer, with its codes
+_LAYER = 64  # words of a layer list with one layer, and of the layer's codes
 _LAYERS = DATA + _LIST * _MASK_LISTS  # address of the first list of layers
 
 _ACTIVATIONS = CONFIG.memory_map["activations"].number
@@ -62,7 +62,7 @@ _INPUTS, _OUTPUTS = 8, 5
 
 
 def contents(seed: int, nodes: int) -> tuple[list[Words], model.Programs]:
-    """Random memories of all nodes, including the lists."""
+    """Random memories of all nodes, including their lists of mask jobs, layers and instructions."""
     generator = np.random.default_rng(seed)
     memories = []
     for words in (space.words for space in CONFIG.memory_map if space.name != "trace"):
@@ -102,7 +102,7 @@ def contents(seed: int, nodes: int) -> tuple[list[Words], model.Programs]:
 
 
 def _instructions(generator: np.random.Generator, *, flaw: int | None = None) -> Words:
-    """Words of a list: scores of a layer, their loss and its gradients; ``flaw`` sets a reserved bit."""
+    """Words of a list for a layer's scores, their loss and its gradients; ``flaw`` sets a reserved bit."""
     def at(memory: Place, base: int, relative: int = 1) -> dict[str, int]:
         return {"place": memory, "base": base, "relative": relative}
 

@@ -64,7 +64,7 @@ class Model:
 
     def changes(self, commands: Sequence[Command], programs: Programs, settings: optimizer.Settings, *,
                 alternative: int, threshold: int) -> tuple[list[Change], list[int]]:
-        """Compute the changes of one command per node, and the details of its events if they count elements."""
+        """Compute each node's changes by a command, and the event details of commands that count elements."""
         operation = commands[0].operation
         details = [0] * self.nodes
         if operation in (Operation.MASK, Operation.SPARSIFY, Operation.INFER, Operation.COMPUTE, Operation.LAYERS):
@@ -135,7 +135,7 @@ class Model:
         return changes + [Change(WEIGHT, node, command.weight_base, result, stride) for node in range(self.nodes)]
 
     def _owned(self, command: Command, order: npt.NDArray[np.intp], settings: optimizer.Settings) -> list[Change]:
-        """Changes of a collective in which the root owns all groups."""
+        """Changes made by a collective with a root that owns all groups."""
         gradients = self._rows(GRADIENT, order, command.gradient_base, command)
         owner, stride = int(order[command.root]), command.stride
         if command.operation is Operation.ALL_REDUCE:

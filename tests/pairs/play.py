@@ -59,7 +59,7 @@ class Player:
 
     @property
     def pairs(self) -> int:
-        """Number of pairs of consecutive commands so far."""
+        """Number of pairs of consecutive commands that have been drawn so far."""
         return sum(count for (first, _), count in self.generator.pairs.items() if first)
 
     def _refill(self) -> None:
@@ -178,7 +178,7 @@ class Player:
         return events
 
     def _sort(self, node: int, played: list[Step], events: list[Event], *, lacking: bool) -> list[Event | None]:
-        """Assign each command of a node its event; events of a queue must come in the order of its commands."""
+        """Assign each command of a node its event; a queue's events must come in the order of its commands."""
         indices = collections.defaultdict(collections.deque)
         for number, step in enumerate(played):
             indices[step.commands[node].tag].append(number)
@@ -249,7 +249,7 @@ class Player:
 
     def _change(self, step: Step, events: dict[int, Event | None], well: list[int],
                 settings: optimizer.Settings) -> Iterator[Change]:
-        """Apply a command to the model, and yield the possible changes of nodes where it did not end with OK."""
+        """Apply a command to the model; yield possible changes of the nodes where it did not end with OK."""
         changes, details = self._model.changes(
             step.commands, self.generator.programs, settings,
             alternative=int(golden.bits([self._alternative])[0]), threshold=self._threshold)

@@ -17,7 +17,7 @@ from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from sim.golden.features.programs.program_nodes import ProgramNodes
 from sim.golden.nodes import Placed
 
-#: Number of groups that commands use in each memory; weights of odd passes follow those of even passes.
+#: Number of groups that commands use in each memory; the weights of odd passes follow the weights of even passes.
 GROUPS = 12
 ELEMENTS = GROUP * GROUPS
 
@@ -47,11 +47,11 @@ def _part(generator: np.random.Generator, stride: int = 1) -> tuple[int, int]:
 
 
 def _compute(generator: np.random.Generator, nodes: int) -> dict[str, object]:
-    """A QUIESCE, or a COMPUTE with a different duration on each node."""
+    """Draw a QUIESCE, or a COMPUTE with a different duration on each node."""
     if generator.random() < 0.1:
         return {"operation": "QUIESCE"}
     (target, length), (source, other) = _part(generator), _part(generator)
-    # The two regions do not overlap; they begin at groups, and a partial group counts as a whole one.
+    # The two regions do not overlap. They begin with a group, and a partial group counts as a whole group.
     length = min(length, other, abs(target - source))
     durations = [int(cycles) for cycles in generator.integers(0, 400, nodes)]
     return {"operation": "COMPUTE", "reads": [Region("gradients", source, length)],
@@ -91,7 +91,7 @@ def _communicate(generator: np.random.Generator, nodes: int) -> dict[str, object
 
 
 def _move(generator: np.random.Generator, nodes: int) -> dict[str, object]:
-    """A QUIESCE, or a MOVE_OUT or MOVE_IN."""
+    """Draw a QUIESCE, a MOVE_OUT or a MOVE_IN."""
     if generator.random() < 0.1:
         return {"operation": "QUIESCE"}
     operation = str(generator.choice(["MOVE_OUT", "MOVE_IN"]))

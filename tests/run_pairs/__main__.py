@@ -21,7 +21,7 @@ _SIMULATION = ("backend.transport", "backend.threads", "backend.processes", "bac
 
 
 def _short(spec: RunSpec, folder: Path) -> RunSpec:
-    """The same run, limited to two steps and with all files in a folder."""
+    """Limit a run to two steps, or a quorum run to 40,000 cycles, with all files in ``folder``."""
     changes: dict[str, Any] = {"workload.epochs": None, "workload.steps": 2, "output.folder": folder / "run"}
     if spec.value("schedule.kind") == "quorum":
         changes = {"schedule.cycles": 40_000, "output.folder": folder / "run"}
@@ -32,7 +32,7 @@ def _short(spec: RunSpec, folder: Path) -> RunSpec:
 
 
 def _golden(values: dict[str, Any]) -> RunSpec | None:
-    """The same run on golden nodes, or None if they reject it."""
+    """Specification of the same run on golden nodes, or None if golden nodes reject it."""
     spec = RunSpec().replace({name: value for name, value in values.items() if name not in _SIMULATION})
     spec = spec.replace({"backend.transport": TransportName.GOLDEN})
     try:

@@ -14,7 +14,7 @@ from host.training.optimizers import OptimizerName
 from host.training.workloads import WorkloadName
 from host.transports.session import TransportName
 
-#: Values other than the default, by field; members of enumerations and switches are added automatically.
+#: Non-default values to draw, by field; enumeration members and switches are added automatically.
 VALUES = {
     "workload.seed": (3,), "workload.epochs": (1,), "workload.steps": (2,), "workload.batch": (64,),
     "workload.interval": (1,), "model.hidden": ("16", "none"), "optimizer.learning_rate": (0.25,),
@@ -79,7 +79,7 @@ def pairs(generator, count):
 
 
 def sides(name):
-    """Command-line options for a field: its own option, options that it needs, and its schedule's option."""
+    """Options that set a field: its own option, the options that this one needs, and its schedule's option."""
     own = {flag(path) for path in (name, *CONTEXTS.get(name, ())) if path != "schedule.kind"}
     if name == "schedule.kind" or name.removeprefix("schedule.") in Streaming.options():
         own.add("--schedule")
@@ -87,7 +87,7 @@ def sides(name):
 
 
 def tried(seed, count):
-    """Random pairs, their values, and outcomes: passed, rejected by a message naming both, or an error text."""
+    """Random pairs, their values and outcomes: passed, rejected by a message with both options, or an error."""
     for chosen, values in pairs(random.Random(seed), count):
         try:
             check(RunSpec().replace(dict(values)))

@@ -65,7 +65,7 @@ async def reads_are_before_the_edge(dut):
     dut.i__payload.value = 0x5a
     dut.i__valid.value = 1
     await cycles(dut, 1)
-    assert not dut.o__valid.value  # it was driven after the previous edge and accepted at this one
+    assert not dut.o__valid.value  # the beat was driven after the previous edge, and accepted at this edge
     dut.i__valid.value = 0
     await cycles(dut, 1)
     assert dut.o__valid.value

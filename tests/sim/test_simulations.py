@@ -24,7 +24,7 @@ _left = []
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def finds_all_as_at_first(dut):
-    """Buffer and list are empty at first, even before a reset; the test leaves both full."""
+    """The design's buffer and ``_left`` are empty at the start; this test leaves both full."""
     assert not _left
     assert not dut.o__valid.value
     assert cocotb.simtime.get_sim_time("ns") == 0
@@ -109,7 +109,7 @@ def test_processor_time_is_known():
 
 
 def _begun():
-    """Folders of runs that have printed the line of :func:`waits_for_long`."""
+    """Folders of the runs with the output of :func:`waits_for_long` in their logs."""
     logs = toolchain.BUILD.glob("regression/SkidBuffer-*/simulation.log")
     return {log.parent for log in logs if re.search(r"^begun$", log.read_text(), flags=re.MULTILINE)}
 
@@ -151,7 +151,7 @@ def test_nothing_runs_on_when_the_side_that_asks_is_killed():
 
 
 def test_the_header_is_read_compiled():
-    """The header is used precompiled: after a change of flags it would be parsed again, without an error."""
+    """The precompiled header is used; with different flags, the header would be parsed again without an error."""
     unit = Unit(SkidBuffer(shape=8))
     simulator = regression._build(regression.convert(SkidBuffer(shape=8), name="SkidBuffer"), waves=False)
     for folder in (Path(unit._library._name).parent, simulator):

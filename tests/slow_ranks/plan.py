@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 KINDS = ("asleep", "busy", "stopped")
 
-#: Lateness of ranks that must be named, and of all other ranks, in units of the time after which ranks are named.
+#: Delays of ranks that must be named as late, and of all other ranks, in units of the time limit for naming.
 _LATE, _IN_TIME = 2.0, 0.25
 
-#: Elements of the first case's sum. Each sum has a different length, which identifies the sum in the server's lines.
+#: Elements of the first case's sum. Each case's sum has its own length, which identifies it in the server's messages.
 _FIRST = 33
 
 _LINE = re.compile(r"ha(?:s|ve) waited \S+ s for ranks? ([\d, and]+), for a sum of ([\d,]+) elements$")
@@ -22,13 +22,13 @@ class Case:
 
     how: str  # one of :data:`KINDS`
     late: list[int]  # ranks that are late
-    named: bool  # whether they are late enough to be named
+    named: bool  # whether they are so late that the report must name them
     seconds: float
     elements: int
 
 
 def plan(cases: int, *, ranks: int, slow: float, seed: int) -> list[Case]:
-    """Cases with one or two late ranks; every fourth case is followed by a case without ranks that must be named."""
+    """Cases with one or two late ranks; after every fourth comes a case where no rank may be named."""
     generator = random.Random(seed)
     planned: list[Case] = []
     for number in range(cases):
@@ -40,7 +40,7 @@ def plan(cases: int, *, ranks: int, slow: float, seed: int) -> list[Case]:
 
 
 def judge(cases: Iterable[Case], lines: Iterable[str]) -> list[bool]:
-    """Whether in each case every late rank was named once, and no other rank was named."""
+    """For each case, whether every late rank was named exactly once, and no other rank was named."""
     named: dict[int, list[list[int]]] = {}
     for line in lines:
         if (match := _LINE.search(line)) is not None:

@@ -18,7 +18,7 @@ from tests.tenants.rounds import QuorumTwins
 #: Number of batches per part.
 _PART = 50
 
-#: Kinds of twins, with the configurations of their nodes.
+#: Each kind of twin rings, with the configurations of its nodes.
 _KINDS = (*((kind, [kind.config] * nodes) for kind in (Twins, QuorumTwins) for nodes in (1, 2)),
           (MovingTwins, [WORKER]), (MovingTwins, [WORKER, SERVER]))
 

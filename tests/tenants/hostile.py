@@ -55,11 +55,11 @@ class LeakError(AssertionError):
 
 
 class Twins:
-    """Two rings of the same nodes that receive the same attacks, drawn with the seed; configurations are
-    :data:`tests.pairs.memories.CONFIG` by default.
+    """Two rings of equal nodes that receive the same random attacks, drawn with the seed.
 
-    They count requests, commands, answers other than OK, compared words outside of windows, and commands that a guard
-    has stopped.
+
+    Nodes have the configuration :data:`tests.pairs.memories.CONFIG` by default. The twins count requests, commands,
+    answers other than OK, compared words outside of windows, and commands that a guard has stopped.
     """
 
     config = CONFIG
@@ -104,7 +104,7 @@ class Twins:
         return any(space.name == name for space in windowed(self.configs[node]))
 
     def _begin(self) -> None:
-        """Give both tenants new windows; one tenant, usually the executed one, attacks."""
+        """Give both tenants new windows and choose the attacker, usually the tenant that runs commands."""
         choose = self._random
         self._attacker = choose.choice([1, 2])
         running = self._attacker if choose.random() < 0.9 else 3 - self._attacker
@@ -134,7 +134,7 @@ class Twins:
                     memory[base:base + size] = inside[number][node][:size]
 
     def _contents(self) -> list[Words]:
-        """Random words for each memory of all nodes; a window gets the first of these words."""
+        """Random words for each memory of all nodes; a window is filled with the first of these words."""
         inside, self._generator.programs = contents(self._random.getrandbits(32), self.nodes)
         self._generator.begin(patient=True)
         return inside
@@ -165,7 +165,7 @@ class Twins:
         return self._numbers.integers(0, 1 << 32, count, dtype=np.uint32)
 
     def _fields(self) -> dict[str, int]:
-        """Random values of some fields of a command."""
+        """Draw random values for some fields of a command."""
         choose = self._random
         likely = {
             "gradient_base": 32 * choose.randrange(80), "weight_base": 32 * choose.randrange(80),

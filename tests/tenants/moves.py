@@ -33,7 +33,7 @@ _MOVES = (Operation.MOVE_OUT, Operation.MOVE_IN)
 
 
 class MovingTwins(Twins):
-    """Twins of a worker, or of a worker and its server, with far memories that are equally slow on both rings."""
+    """Twins with a worker, or a worker and its server; both rings have far memories of the same speed."""
 
     room: ClassVar = {"gradients": 256, "weights": 256, "state_0": 128, "activations": 256, "far": 512}
 

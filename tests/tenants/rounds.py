@@ -18,7 +18,7 @@ _PATIENCE = 3_000
 
 
 class QuorumTwins(Twins):
-    """Twins of the nodes ``wide`` of :mod:`tests.host.rings`."""
+    """Twins of nodes with the configuration ``wide`` of :mod:`tests.host.rings`."""
 
     config = CONFIGS["wide"]
     room: ClassVar = {"gradients": 1024, "weights": 512, "state_0": 256, "masters": 256, "scales": 512}
@@ -55,7 +55,7 @@ class QuorumTwins(Twins):
         return [self._packet(Opcode.WRITE_REGISTER, 1, register(name).address, value)] * self.nodes
 
     def _aim(self) -> None:
-        """Prepare quorum updates, valid except for addresses of slots and scales, or a program with remote waits."""
+        """Prepare quorum updates with any addresses of slots and scales, or a program with remote waits."""
         choose, nodes = self._random, range(self.nodes)
         length, number = choose.choice([40, 100]), choose.randrange(1, 64)
         common = {"tenant": self._attacker, "size": self.nodes, "length": length}

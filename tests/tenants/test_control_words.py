@@ -37,7 +37,7 @@ def opened():
 
 @pytest.fixture
 def nodes(opened):
-    """Devices of each tenant, the host, and the simulation; tenant 1 is executed, without earlier quorum updates."""
+    """Devices of each tenant, host, and simulation; tenant 1 is running, without earlier quorum updates."""
     devices, host, simulation = opened
     host.change(0)
     host.change(1)
@@ -61,7 +61,7 @@ def ended(device, count):
 
 @pytest.mark.parametrize("first", [0, 1, 2])
 def test_counts_are_of_one_tenant(opened, first):
-    """A command is not released by counts of a different tenant, or of the host, in a run with the same number."""
+    """Counts of another tenant or of the host, from a run with the same number, do not release a command."""
     devices, host, simulation = opened
     second = 2 if first == 1 else 1
     of = {number: [Device(device.transport, CONFIG, name=device.name, tenant=number) if number else device

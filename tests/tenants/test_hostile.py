@@ -19,7 +19,7 @@ HALVES[2] = {name: (length, length) for name, (_, length) in HALVES[1].items()}
 
 @pytest.mark.parametrize(("nodes", "seed"), [(1, 103), (2, 102)])
 def test_twins(nodes, seed):
-    """Twins give equal answers to every batch of requests: 50 batches, 3,000 requests."""
+    """Twin rings give equal answers to every batch of requests: 50 batches, 3,000 requests."""
     summary = attack(library(CONFIG), nodes, seed, 25)
     assert not summary["leak"]
     assert summary["requests"] == 25 * 40 * nodes, f"{seed=}"

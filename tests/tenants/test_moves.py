@@ -21,7 +21,7 @@ WINDOWS = {1: {"activations": (64, 128), "far": (64, 64)}, 2: {"activations": (1
 
 @pytest.mark.parametrize(("nodes", "seed"), [(1, 307), (2, 301)])
 def test_twins(nodes, seed):
-    """Twins give equal answers to every batch of moves, FETCH and PUSH."""
+    """Twins give equal answers to every batch of MOVE_OUT, MOVE_IN, FETCH and PUSH commands."""
     configs = [WORKER, SERVER][:nodes]
     summary = attack([library(config) for config in configs], nodes, seed, 12, kind=MovingTwins, configs=configs)
     assert not summary["leak"]

@@ -13,7 +13,7 @@ SHAPES = ((3,), (2, 5), (4,))
 
 @dataclasses.dataclass(frozen=True)
 class Script:
-    """A module, and actions on it by their names and arguments."""
+    """A module, and the actions that the script performs on it, as pairs of name and arguments."""
 
     dtype: str
     half: bool  # whether the module's process group has only half of the ranks

@@ -46,7 +46,7 @@ class Body(torch.nn.Module):
 
 
 class World:
-    """A script on the ring or over gloo only, with the ``weights`` and sums after each action."""
+    """State of a script on the ring or only over gloo, with ``weights`` and sums after each action."""
 
     def __init__(self, script, groups, halves, *, nodes):
         self.script, self.nodes, self.groups = script, nodes, groups
@@ -62,7 +62,7 @@ class World:
         for name, arguments in self.script.actions:
             try:
                 result = getattr(self, name)(arguments)
-            except Exception as error:  # compared with the errors of the other ranks and worlds
+            except Exception as error:  # compared with the errors on other ranks and of gloo
                 return f"{name}: {str(error).splitlines()[0]}"
             self.weights.append(([weight.detach().clone() for weight in self.body.weights], result))
         return None

@@ -53,7 +53,7 @@ def _kind(annotation: object) -> type:
 
 
 def _samples(kind: type, default: object, text: str, words: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Values that an option may have, judging by its type, its default and its help."""
+    """Return sample values for an option, derived from its type, its default and its help text."""
     if issubclass(kind, enum.Enum):
         return tuple(str(member.value) for member in kind)
     values = [] if default is None or callable(default) else [str(default)]

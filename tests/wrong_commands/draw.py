@@ -12,7 +12,7 @@ from tests.wrong_commands.commands import COMMANDS, Command, Option
 
 LARGE = str(10**22 + 7)
 
-#: Values that no option of the type accepts, and values that some options accept.
+#: Values that are invalid for every option of the type, and values that are valid for some options.
 _NEVER = {int: ("x", "", "nan", "1.5", "1e3", "0x10", "\N{SUPERSCRIPT TWO}", "\x1b[31m7"),
           float: ("x", "", "1,5", "1/0x")}
 _DOUBTFUL = {
@@ -57,7 +57,7 @@ def _joined(option: Option, value: str) -> list[str]:
 
 
 def _value(generator: random.Random, option: Option) -> tuple[str, bool]:
-    """A wrong value, and whether it is always wrong."""
+    """Draw a wrong value; return it, and whether it is wrong in every case."""
     if issubclass(option.kind, enum.Enum):
         return _misspelt(generator, generator.choice(option.samples)), True
     if option.kind in _NEVER and generator.random() < 0.4:
@@ -79,7 +79,7 @@ def _wrong_value(generator: random.Random, command: Command, words: list[str], t
 
 
 def _one_word(fits: Callable[[Option], Any], spoil: Callable[[random.Random, str], str]) -> Callable[..., Any]:
-    """Return a mistake that appends a matching option to the command line, with its name misspelt."""
+    """Return a function that makes a mistake: it appends one of the fitting options, with its name misspelt."""
     def mistake(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
         options = [option for option in command.options if fits(option)]
         if not options:

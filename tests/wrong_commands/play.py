@@ -14,8 +14,8 @@ from pathlib import Path
 from sim.verilated.processes import status
 from tests.wrong_commands.draw import Case, prepare
 
-#: Processor seconds after which errors are too late, and after which a command counts as legal and is ended; seconds
-#: that it may wait, and may take to end.
+#: CPU seconds after which errors are too late, and after which a command counts as legal and is ended; seconds that
+#: it may wait, and seconds that it may take to end.
 SECONDS, LEGAL, WAITS, ENDS = 10.0, 12.0, 150.0, 60.0
 #: Limits: bytes of address space, and lines and characters of an error message.
 MEMORY, LINES, LENGTH = 4 << 30, 3, 3000
@@ -29,7 +29,7 @@ class Outcome:
 
     code: int  # exit code
     seconds: float  # processor time of all of its processes
-    legal: bool  # whether it was still working when it was ended
+    legal: bool  # whether it was still working when the test ended it
     error: str  # standard error
     wrong: list[str]  # all violated requirements
 

@@ -44,7 +44,7 @@ class Signalled:
 
 
 def plan(commands: Sequence[Command] = COMMANDS, moments: Sequence[float] = MOMENTS) -> list[Sent]:
-    """Each signal to each command, at each of the moments; commands have only their required operands."""
+    """Plan each signal to each command at each moment; commands get only their required operands."""
     planned = []
     for command in commands:
         needed = [option.samples[0] for option in command.options if not option.name and option.required]
@@ -57,7 +57,7 @@ def plan(commands: Sequence[Command] = COMMANDS, moments: Sequence[float] = MOME
 
 
 def hear_interrupts() -> None:
-    """Make a program receive SIGINT, even if the tests run in the background, where it is ignored."""
+    """Make a program receive SIGINT, which programs ignore if the tests were started in the background."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

@@ -1,4 +1,4 @@
-"""A few invalid command lines and signals; ``make wrong-commands`` tests 200, and signals to each command."""
+"""Try some invalid command lines and signals; ``make wrong-commands`` tries 200, and signals every command."""
 
 import signal
 import subprocess
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_draw():
-    """All commands, all kinds of mistakes and most options are drawn; a number always gives the same case."""
+    """Cases cover all commands, all kinds of mistakes and most options; a number determines its case."""
     cases = [draw(number, seed=1) for number in range(2000)]
     assert cases == [draw(number, seed=1) for number in range(2000)]
     assert {case.command for case in cases} == {command.name for command in COMMANDS}
@@ -52,7 +52,7 @@ def test_wrong_commands(tmp_path):
 
 
 def test_plan():
-    """Signals are sent to all commands, at all moments."""
+    """The plan sends signals to every command, at every moment in ``MOMENTS``."""
     planned = plan()
     assert len(planned) == 2 * len(COMMANDS) * len(MOMENTS)
     assert {sent.moment for sent in planned if sent.words[:2] == ("lab", "sweep")} == {*MOMENTS}

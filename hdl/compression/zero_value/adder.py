@@ -53,7 +53,7 @@ class Adder(wiring.Component):
     #: written, which takes 33 cycles, and groups in the pipeline. With less room, there would be bubbles afterwards.
     groups = 1 + 3 * LUT_ROWS
 
-    #: Number of values held: a group is complete, and can be written, only when all of its sums are known.
+    #: Number of sums that are stored: a group can only be written when all of its sums are known.
     depth = 64
 
     #: Number of bits of the mask that are examined in one cycle.
@@ -88,7 +88,7 @@ class Adder(wiring.Component):
         m.submodules.joiner = joiner = _Joiner(width=self._format.width)
         m.submodules.values = values = Queue(shape=unsigned(self._format.width), depth=self.depth, block=True)
 
-        # Free slots after the pipeline that are not reserved.
+        # Free slots in the queues after the pipeline, without the reserved slots.
         group_places = Signal(range(groups.depth + 1), init=groups.depth)
         value_places = Signal(range(self.depth + 1), init=self.depth)
         enter_group = Signal()
@@ -99,7 +99,7 @@ class Adder(wiring.Component):
             value_places.eq(value_places - enter_value + (joiner.values.valid & joiner.values.ready) + cancelled),
         ]
 
-        # Hold one word of each stream and, in case it is a mask, flags for its rows that contain ones.
+        # Hold one word of each stream and, if the word is a mask, flags for its rows that contain ones.
         words = []
         for name, port in (("a", self.a), ("b", self.b)):
             word = Signal(data.StructLayout({

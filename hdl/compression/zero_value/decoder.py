@@ -81,7 +81,7 @@ class Decoder(wiring.Component):
         written = Signal(range(2 * self.depth))
         taken = Signal.like(written)
 
-        # Hold one word and, in case it is a mask, flags for its rows that contain ones.
+        # Hold one word and, in case it is a mask, a flag for each of its rows: whether the row contains ones.
         word = Signal(data.StructLayout({"data": GROUP, "last": 1, "valid": 1, "occupied": GROUP // width}))
         room = Signal()
         m.d.comb += self.i.ready.eq(~word.valid | room)
@@ -93,7 +93,7 @@ class Decoder(wiring.Component):
                 word.valid.eq(self.i.valid),
             ]
 
-        # Collect: put values into the lanes of a beat. Beats of zeros are not stored.
+        # Collect the values of a beat in its lanes. A beat that has only zeros is not stored.
         mask = Signal(GROUP)
         mask_valid = Signal()
         walking = Signal()

@@ -254,7 +254,7 @@ class Encoder(wiring.Component):
             with m.Else():
                 m.d.sync += [mask.eq(Cat(mask, present)[self._lanes:]), count.eq(count + sum(present))]
 
-        # Write the group element by element, from one beat after another.
+        # Write the group's elements one by one, from one stored beat after another.
         chosen = Signal.like(elements)
         waiting = Signal(self._lanes)
         exhausted = Signal()

@@ -1,5 +1,4 @@
-# amaranth: UnusedElaboratable=no
-# The latencies of units are read even if nothing is elaborated.
+# amaranth: UnusedElaboratable=no This module creates units only to read their latencies, and does not elaborate them.
 """Operands as bfloat16: rounded on entering the array, and multiplied exactly in its units."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed

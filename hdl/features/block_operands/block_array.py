@@ -62,7 +62,7 @@ class BlockArray(wiring.Component):
 
     @property
     def shortest(self):
-        """Minimum rounds per sum with which the array never stalls its source; multiples work as well."""
+        """Minimum rounds per sum for which the array never stalls its source; its multiples also work."""
         return self._form.block
 
     @property
@@ -121,7 +121,7 @@ class BlockArray(wiring.Component):
                 with m.Case(row):
                     m.d.sync += total.eq(of_row)
 
-        # Select the scales of the unit's blocks while its first factors pass.
+        # Select the scales of the unit's blocks while the first factors of the blocks pass.
         passing = Signal(range(self._form.block))
         m.d.sync += passing.eq(Mux(former.first, 1, passing + 1))
         now = Mux(former.first, 0, passing)

@@ -1,4 +1,4 @@
-"""Forms of block formats in the array: keys for comparison, stored elements, integer elements."""
+"""Forms that block formats take in the array: comparison keys, stored elements, integer elements."""
 
 import abc
 import dataclasses
@@ -49,12 +49,12 @@ class BlockForm(abc.ABC):
 
     @property
     def guard(self):
-        """Number of bits below the last place of the largest elements, for subsets with a lower exponent."""
+        """Number of bits kept below the last place of the largest elements, for subsets with lower exponents."""
         return (1 << self.codec.difference_bits) - 1
 
     @property
     def places(self):
-        """Position of the highest bit of the largest elements, relative to a factor of one."""
+        """Position of the highest bit in factors of the largest elements; bit 0 represents a factor of one."""
         return self.codec.top_field - 1 + self.codec.fraction_bits + self.guard
 
     @property
@@ -64,7 +64,7 @@ class BlockForm(abc.ABC):
 
     @property
     def factor_bits(self):
-        """Number of bits of a factor, with sign."""
+        """Number of bits of an integer factor, including the sign."""
         return self.largest.bit_length() + 1
 
     @property
@@ -108,7 +108,7 @@ class BlockForm(abc.ABC):
         return FP32.exponent_bits
 
     def key(self, opened):
-        """Key of a number; the largest one of a block gives its exponent."""
+        """Comparison key of a number; the largest key in a block determines the block's exponent."""
         return opened.exponent
 
     @abc.abstractmethod
@@ -121,7 +121,7 @@ class SubsetForm(BlockForm):
 
     @property
     def largest(self):
-        """Largest factor, for an element of a subset with the block's exponent."""
+        """Largest factor, which occurs in a subset that has the exponent of its block."""
         return self.codec.largest << self.guard
 
     def rounder(self):
@@ -179,7 +179,7 @@ def form_of(codec):
 
 
 def rounder_signature(form):
-    """Members of a rounder for the elements of a form."""
+    """Ports of a unit that rounds the elements of blocks in the given form."""
     return {"opens": In(1), "key": In(form.key_bits), "element": In(form.element), "present": In(1), "odd": In(1),
             "scale": Out(form.scale), "factor": Out(signed(form.factor_bits))}
 

@@ -102,7 +102,7 @@ class BlockFormer(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the decision to read a block to its first factors: for keys, scales and rounding."""
+        """Cycles from the decision to read a block to its first factors, after keys, scales and rounding."""
         return 2 + self._form.lead + SubsetRounder.latency
 
     def elaborate(self, platform):
@@ -127,7 +127,7 @@ class BlockFormer(wiring.Component):
         return m
 
     def _elaborate_input(self, m, write, peaks):
-        """Store beats; return, for each half of the memory, whether it is full, its last term, and its block."""
+        """Store beats; return for each half of the memory if it is full, its last term, and its block."""
         beat = self.i.payload
         size = self._form.block
         slot, term, half = Signal(range(SLOTS)), Signal(range(size)), Signal()
@@ -201,7 +201,7 @@ class BlockFormer(wiring.Component):
                          terms.eq(Mux(half, blocks[1][0], blocks[0][0]))]
         with m.Elif(final):
             m.d.sync += active.eq(0)
-        # The last reads may be delayed for the scale, but the next beats are written to different addresses.
+        # The last reads may wait for the scale, but the next beats are written to different addresses.
         for number in range(2):
             with m.If(active & (count == size * SLOTS - 2) & (current == number)):
                 m.d.sync += filled[number].eq(0)

@@ -20,7 +20,7 @@ from hdl.streams.stream import SkidBuffer, connect_stream, step_count
 __all__ = ["BlockSums"]
 
 _UNIT_BITS = MAX_BLOCK_UNITS.bit_length() - 1
-#: Cycles from a dot product to its binary32 number, and from this number to its sum in the memory.
+#: Cycles of converting a dot product to binary32, and of adding the result to its sum.
 _CONVERT = 4
 _ADD = FloatAdder.latency
 
@@ -120,7 +120,7 @@ class BlockSums(wiring.Component):
         return number
 
     def _positions(self, m, name, start):
-        """Whether a dot product arrives, from the block's ``start`` on, and its position in the block."""
+        """Return whether a dot product arrives, from the block's ``start`` on, and its position in the block."""
         following, running = Signal(range(self._cycles), name=f"{name}_following"), Signal(name=f"{name}_running")
         position, there = Signal(range(self._cycles), name=f"{name}_position"), Signal(name=f"{name}_there")
         m.d.comb += [position.eq(Mux(start, 0, following)), there.eq(start | running)]
@@ -133,7 +133,7 @@ class BlockSums(wiring.Component):
         return position[bits:], position[:bits]
 
     def _elaborate_sums(self, m, adder, sums, openings):
-        """Read the sums and write them back; return the forms of tiles, and whether one is complete."""
+        """Read the sums and write them back; return the shape of each tile, and whether a tile is complete."""
         starts = [self.start]
         for stage in range(_CONVERT + _ADD):
             later = Signal(name=f"start_{stage}")
@@ -204,7 +204,7 @@ class BlockSums(wiring.Component):
         with m.If(freed):
             m.d.sync += bank.eq(bank + 1)
 
-        # From the lowest bit up: column of units, group of columns, row of units, group of rows.
+        # Parts of the number, from the lowest bit up: column of units, group of columns, row of units, group of rows.
         column, rest = number[:column_bits], number[column_bits:]
         marks = data.StructLayout({"row": range(SLOTS * self._rows), "group": range(SLOTS), "last": 1})
         selected, slot = Signal(marks), Signal(range(SLOTS))

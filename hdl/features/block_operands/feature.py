@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "BlockOperandsFeature"]
 
 
 class BlockOperandsFeature(Feature):
-    """Feature that adds products of blocks with a shared exponent to the compute engine."""
+    """Feature of the compute engine: products of blocks with a shared exponent."""
 
     requires = ("compute",)
 

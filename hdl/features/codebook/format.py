@@ -1,5 +1,4 @@
-# amaranth: UnusedElaboratable=no
-# Parts are created here only to read their latencies, even where nothing is elaborated.
+# amaranth: UnusedElaboratable=no Units are created to read their latencies, even where they are not elaborated.
 """Weights as indices into a table of centroids.
 
 A packet contains the table, one word per centroid (omitted if the table is loaded into decoders), followed by the

@@ -121,14 +121,14 @@ class NearestCentroid(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from a beat's acceptance to its offer."""
+        """Cycles from the acceptance of a beat to its nearest centroids at the output."""
         return self._centroids.bit_length() - 1
 
     def elaborate(self, platform):
         m = Module()
         lanes, levels = self._lanes, self.latency
 
-        # Number of the bound to be loaded; 0 stands for all excess words.
+        # Number of the bound to be loaded next; 0 means that all further words are in excess.
         number = Signal(range(self._centroids), init=1)
         loading = Signal()
         m.d.comb += [self.load.ready.eq(1), loading.eq(self.load.valid & (number != 0))]

@@ -29,7 +29,7 @@ def centroid_malformed(instruction, sizes, large):
     ----------
     instruction : centroid_layout()
     sizes, large : mapping of str to Value
-        Sizes, and whether each is too large.
+        Sizes of the instruction by name, and whether each size is too large.
     """
     names = centroid_sizes(instruction)
     reserved = Cat(instruction[name] for name in instruction.shape().members if name.startswith("reserved"))

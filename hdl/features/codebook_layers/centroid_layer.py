@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # The constructor creates the parts because their latencies are needed even if nothing is elaborated.
-"""Products of layers in memory, with centroid indices as weights, and gradients of the centroids."""
+"""Matrix products with centroid indices as weights, and centroid gradients, with operands in memory."""
 
 import enum
 from types import SimpleNamespace
@@ -101,7 +101,7 @@ class CentroidLayer(wiring.Component):
         })
 
     def cycles(self, *, rows, columns, outputs, gradient=False, answer):
-        """Cycles from a job's acceptance to ``done``, if sums are cleared and memories never make it wait.
+        """Cycles from a job's acceptance to ``done``, if sums are cleared and memories never stall the unit.
 
         Parameters
         ----------
@@ -114,7 +114,7 @@ class CentroidLayer(wiring.Component):
         jobs = -(-rows // SLOTS) * -(-outputs // self._lanes) * self._product.cycles(kind, columns)
         if gradient:
             return jobs + self._product.cycles(Job.TOTAL) + answer + 14
-        tail = max(0, (rows - 1) % SLOTS - 5)  # the last rows are written, not only dropped
+        tail = max(0, (rows - 1) % SLOTS - 5)  # the last rows still have to be written
         return jobs + self._centroids + answer + 12 + tail
 
     def elaborate(self, platform):
@@ -174,7 +174,7 @@ class CentroidLayer(wiring.Component):
         return m
 
     def _elaborate_operands(self, m, job, begin, last):
-        """Fetch the rows of all operands in the order of use, and feed the product; return the gates."""
+        """Fetch all operands' rows in the order of use, and feed the product; return the queue of gates."""
         product, lanes = self._product, self._lanes
         vector = self.response.payload.elements.shape()
         m.submodules.fetch = fetch = RowFetch(
@@ -229,7 +229,7 @@ class CentroidLayer(wiring.Component):
                  for name in ("table", "indices", "line", "x", "first", "start", "gate")}
         within, ends, moves = Signal(), Signal(), Signal()
         following = Signal.like(block)
-        further = 3 - self._lane_bits  # bits of a block's number among the columns of a row of indices
+        further = 3 - self._lane_bits  # number of bits of a block's number that select it in a row of indices
         m.d.comb += [
             within.eq(Cat(slot, batch) < job.rows), ends.eq(slot == SLOTS - 1), moves.eq(step.valid & step.ready),
             following.eq(block + 1), step.p.tag.edge.eq(group == last.group),

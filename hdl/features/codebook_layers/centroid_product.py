@@ -25,7 +25,7 @@ from hdl.streams.stream import Queue, check_lanes, connect_stream, word_layout
 
 __all__ = ["CentroidProduct", "Job", "column_layout"]
 
-#: Cycles from the address of a sum to the write of the next one: memory, operands and adder.
+#: Cycles from the address of a sum to the write of the sum plus its next term: memory, operands and adder.
 _SUM = FloatAdder.latency + 2
 
 
@@ -116,7 +116,7 @@ class CentroidProduct(wiring.Component):
 
     @property
     def _walk(self):
-        """Number of steps of a pass through the centroids; no sum recurs within the latency of an adder."""
+        """Steps of a pass through the centroids; at least SLOTS, so that sums recur after an adder's latency."""
         return max(SLOTS, self._parameters.centroids)
 
     def cycles(self, job, columns=0):
@@ -149,7 +149,7 @@ class CentroidProduct(wiring.Component):
         m.d.comb += [used.eq(index < count),  # with few centroids, a pass has unused steps
                      is_gradient.eq(kind == Job.GRADIENT)]
 
-        # Inputs and terms on their way into a sum: only the valid bits are reset.
+        # Shift registers for the valid bits of inputs and terms on their way to a sum; only these bits are reset.
         gathers, terms = Signal(_SUM), Signal(latency + _SUM)
         gather, drain = Signal(), Signal()
         m.d.sync += [gathers.eq(Cat(gather, gathers)), terms.eq(Cat(drain, terms))]
@@ -169,7 +169,7 @@ class CentroidProduct(wiring.Component):
         nearing, landing = Signal(layout), Signal(layout)
         m.d.comb += nearing.eq(self._delayed(m, "landings", reading, _SUM - 1))
         m.d.sync += landing.eq(nearing)
-        # The last cycle of a job is delayed like the terms, with or without a term in it.
+        # The signal for a job's last cycle is delayed like the terms, whether this cycle has a term or not.
         ends, closing = Signal(), Signal(latency + _SUM)
         m.d.sync += closing.eq(Cat(ends & ~combining, closing))
         with m.If(combining):
@@ -180,7 +180,7 @@ class CentroidProduct(wiring.Component):
         connect_stream(m, results.o, self.o)
         m.d.comb += [results.i.valid.eq(terms[-1] & landing.complete), self.multiplied.eq(terms[0])]
         value = register(m, "input", value=self.i.p.input).value
-        # If a sum gets its next term after eight cycles, it is not yet written; it is forwarded to the operand.
+        # If a sum's next term follows after eight cycles, the sum is not yet written, and is forwarded to the adder.
         again = register(m, "again", value=(
             terms[-2] & (nearing.place == reading.place) & (nearing.outputs == reading.outputs))).value
         lane_sums = []
@@ -204,7 +204,7 @@ class CentroidProduct(wiring.Component):
                 sums.write.en.eq(gathers[-1] | clearing | terms[0]),
             ]
 
-            # Factors of the terms: a centroid or the gradient of an output, and a sum.
+            # Factors of each term: a sum, and either a centroid or the gradient of an output.
             factor = register(m, f"factor_{number}", value=self.rows.payload[number]).value
             factors = register(m, f"factors_{number}", a=Mux(is_gradient, factor, centroid), b=sums.read.data)
             m.d.comb += [multiplier.a.eq(factors.a), multiplier.b.eq(factors.b)]
@@ -261,8 +261,8 @@ class CentroidProduct(wiring.Component):
                     with m.If((slot == SLOTS - 1) & self.i.p.last):
                         m.next = "Start"
 
-            # Starts are stored while the last inputs are added to their sums; both take equally long. After that,
-            # there is room for all results.
+            # Start values are stored while the last inputs are added to their sums; both take equally long. After
+            # that, there is room for all results.
             with m.State("Start"):
                 m.d.comb += [starting.eq(~is_gradient & ~results.o.valid), self.rows.ready.eq(starting)]
                 with m.If(is_gradient | (starting & self.rows.valid)):

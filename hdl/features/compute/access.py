@@ -31,7 +31,7 @@ def owner_of(operand):
 
 
 def place_of(operand):
-    """Place of an operand in a checked list."""
+    """Return the memory number and the buffer number of an operand in a checked list."""
     return Cat(memory_of(operand.place), operand.owner)
 
 
@@ -95,7 +95,7 @@ def unit_members(job, *, lanes, memory_rows, owner_bits=0):
 
 
 def place_operands(m, job, instruction, names, bases, *, lanes):
-    """Set the places and the first memory rows of a job's operands.
+    """Set the memories and the first rows of a job's operands.
 
     Parameters
     ----------

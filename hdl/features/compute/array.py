@@ -156,10 +156,10 @@ class MacArray(wiring.Component):
         return m
 
     def _elaborate_issue(self, m, freed):
-        """Create operand registers that hold a beat until the cycle of its slot; return them and ``issue``."""
+        """Create the registers that hold a beat until its slot's cycle; return them and the ``issue`` signal."""
         operands = Signal(self.i.payload.shape(), reset_less=True)
         held = Signal()
-        # The next slot, and whether this cycle belongs to it. If no sum is in progress, any cycle belongs to it.
+        # The next slot, and whether this cycle belongs to it; any cycle does while no sum is in progress.
         slot = Signal(range(SLOTS))
         fresh = Signal(init=1)
         aligned = Signal(init=1)
@@ -248,7 +248,7 @@ class MacArray(wiring.Component):
         return rounder.o
 
     def _elaborate_drain(self, m, complete, tiles, freed):
-        """Drain complete tiles through two stages that move together, for a row's address and for its result."""
+        """Drain complete tiles through two stages, a row's address and its result, that advance together."""
         waiting = Signal(range(_BANKS + 1))
         bank = Signal()
         number = Signal(range(SLOTS * self._rows))

@@ -1,5 +1,4 @@
-# amaranth: UnusedElaboratable=no
-# The latencies of an array are read even if nothing is elaborated.
+# amaranth: UnusedElaboratable=no An array is created to read its latencies, even where it is not elaborated.
 """Construction of the array for an operand format."""
 
 from hdl.features.compute.operands import operands_of

@@ -18,7 +18,7 @@ from hdl.streams.stream import connect_stream
 
 __all__ = ["Drain", "above_zero"]
 
-#: Capacity in rows of the gate: enough for a tile of four rows of units.
+#: Capacity of the gate in rows: enough for one tile of four rows of units.
 _GATES = 33
 
 
@@ -151,7 +151,7 @@ class Drain(wiring.Component):
                     m.next = "Multiply"
 
     def _elaborate_write(self, m, walk, gate):
-        """Join results, rows and gates, and write the results after the epilogue."""
+        """Combine results with their row addresses and gates, apply the epilogue, and write them."""
         job, step = self.job, walk.o.payload
         final, gated = Signal(), Signal()
         free, take = Signal(), Signal()

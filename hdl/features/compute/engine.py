@@ -204,7 +204,7 @@ class ComputeEngine(wiring.Component):
             with m.If(works):
                 m.d.comb += [
                     access.request.valid.eq(client.request.valid & enable),
-                    # A place without a buffer number stands for any buffer.
+                    # If a client's place has no buffer number, it may read rows of any buffer.
                     *(access.request.p[name].eq(client.request.p[name]) for name in ("place", "row")),
                     access.response.ready.eq(client.response.ready & enable),
                 ]

@@ -202,7 +202,7 @@ class InstructionChecker(wiring.Component):
         reach = Signal(34)
         ranges = [Signal(data.StructLayout({"place": 2, "start": address_bits, "end": address_bits}), name=name)
                   for name in ("target", "loss", "third", "deviation")[:ROW_TARGETS if self._sequences else 2]]
-        written = Signal(len(ranges))  # which ranges are targets; used with functions of sequences
+        written = Signal(len(ranges))  # whether each range is a target; only for functions of sequences
         bases = [Signal(address_bits, name=f"base_{location}") for location in range(len(most))]
         lowest, lowest_number = Signal(address_bits + 1), Signal.like(number)
         at_fault = Signal.like(number)
@@ -305,11 +305,11 @@ class InstructionChecker(wiring.Component):
         return m
 
     def _sizes(self, m, gemm, vector, centroid, row):
-        """Sizes of an instruction, with 0 replaced by the command's length, and whether each is too large."""
+        """Sizes of an instruction, with 0 replaced by the command's length, and whether each size is too large."""
         sizes, large = {}, {}
         fields = {"m": gemm.m, "k": gemm.k, "n": gemm.n, "rows": vector.rows, "columns": vector.columns}
         fields |= _codebook_layers().centroid_sizes(centroid) if self._centroids else {}
-        fields |= {"count": row.count} if self._sequences else {}  # the rest are as in a function of rows
+        fields |= {"count": row.count} if self._sequences else {}  # all other sizes are as in a row function
         for name, field in fields.items():
             is_length = field == 0
             sizes[name] = Signal(SIZE_BITS, name=f"size_{name}")

@@ -59,7 +59,7 @@ class Place(enum.IntEnum):
 
 
 class Initial(enum.IntEnum):
-    """First number of each sum of a matrix product."""
+    """Initial value of each sum in a matrix product."""
 
     ZERO = 0
     """+0.0."""

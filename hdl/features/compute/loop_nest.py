@@ -52,8 +52,8 @@ def panel_layout():
 def tile_layout():
     """Payload of a tile: its first row and column, and its form.
 
-    ``initial`` requests its elements of C; a ``partial`` result becomes an initial value later, when the tile comes
-    ``again``. ``opens`` marks the first tile of a panel.
+    ``initial`` requests the tile's initial values. A ``partial`` result is the initial value of a later pass over the
+    same tile, which is marked ``again``. ``opens`` marks the first tile of a panel.
     """
     return data.StructLayout({
         "m": SIZE_BITS, "n": SIZE_BITS, "tile": range(TILES), "initial": 1, "partial": 1, "again": 1, "opens": 1})
@@ -192,7 +192,7 @@ class LoopNest(wiring.Component):
         return m
 
     def _elaborate_steps(self, m, job, step, beats, tiles, begun):
-        """Plan steps ahead of their beats; ``beats`` and ``tiles`` are each a pair: step offered, step taken.
+        """Plan steps ahead of their beats; ``beats`` and ``tiles`` each contain two flags: offered, taken.
 
         ``begun`` is high when no step is waiting for its beats.
         """
@@ -337,7 +337,7 @@ class LoopNest(wiring.Component):
                         m.next = "Wait"
 
     def _elaborate_beats(self, m, job, step, offered, take):
-        """Step through the tiles, terms and slots of a step."""
+        """Generate the beats of a step by iterating over its tiles, terms and slots."""
         rows, lanes = self._rows, self._lanes
         row_bits, lane_bits, block_bits = (count.bit_length() - 1 for count in (rows, lanes, self._blocks))
         active = Signal()

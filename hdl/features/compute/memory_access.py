@@ -124,7 +124,7 @@ class MemoryAccess(wiring.Component):
         chosen = {memory: memory_of(row_write.place) == memory.value for memory in WRITABLE}
         m.d.comb += [
             self.settled.eq(~written.o.valid),
-            # A write to any other memory is discarded.
+            # A write to a memory that is not in WRITABLE is discarded.
             written.o.ready.eq(Const(1)),
         ]
         if self._owner_bits:

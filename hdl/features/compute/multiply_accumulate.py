@@ -1,5 +1,4 @@
-# amaranth: UnusedElaboratable=no
-# The latency of a multiplier is read even if nothing is elaborated.
+# amaranth: UnusedElaboratable=no A multiplier is created to read its latency, even where it is not elaborated.
 """Multiplier and adder with eight sums held in the adder's own pipeline."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
@@ -91,12 +90,12 @@ class MultiplyAccumulate(wiring.Component):
 
     @property
     def product_latency(self):
-        """Cycles from factors to the controls of their term."""
+        """Cycles from the factors of a product to the controls of its term."""
         return self._multiplier.latency
 
     @property
     def sum_latency(self):
-        """Cycles from factors to the controls of their sum."""
+        """Latency in cycles from factors to the controls of their sum."""
         return self.product_latency + SLOTS
 
     def elaborate(self, platform):

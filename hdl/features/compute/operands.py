@@ -1,5 +1,4 @@
-# amaranth: UnusedElaboratable=no
-# The latencies of units are read even if nothing is elaborated.
+# amaranth: UnusedElaboratable=no Units are created to read their latencies, even where they are not elaborated.
 """Operand formats of a matrix product: rounding, and multiplication in the array."""
 
 import dataclasses
@@ -47,7 +46,7 @@ class ScalarOperands(Operands):
     Parameters
     ----------
     a, b : shape
-        Shapes of the factors in the array. A column's factor may also be exact, for numbers that open a sum.
+        Shapes of the factors in the array. Columns may also take exact numbers, as initial values of sums.
     rounder : callable, optional
         Creates a unit that converts elements to factors, with ``exact`` set for columns; by default, none is needed.
     multiplier : callable

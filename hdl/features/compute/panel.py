@@ -132,7 +132,7 @@ class PanelBuffer(wiring.Component):
         return m
 
     def _elaborate_fill(self, m, ports, full):
-        """Rotate a row, and write it one cycle later; return, for each half, whether its last row is written."""
+        """Rotate a row and write it one cycle later; for each half, return whether its last row is written."""
         fill = self.fill.payload
         half = Signal()
         taken = Signal()
@@ -162,7 +162,7 @@ class PanelBuffer(wiring.Component):
         return ending
 
     def _elaborate_read(self, m, ports, full):
-        """Read a column, and rotate it back; return, for each half, whether it is released."""
+        """Read a column and rotate it back; return one bit per half of the buffer, set when it is released."""
         asked = self.read.payload
         half = Signal()
         move = Signal()

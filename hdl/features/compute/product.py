@@ -88,7 +88,7 @@ class MatrixProduct(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the first read of a product to the offer of its first results, not counting its beats."""
+        """Cycles from the first read of a product to its first results, not counting the cycles of its beats."""
         return PanelBuffer.latency + self._array.latency - 1
 
     def elaborate(self, platform):

@@ -23,14 +23,14 @@ _COUNT_BITS = 8
 def step_layout():
     """Control of a frame: a :class:`~hdl.features.compute.vector_program.Step`.
 
-    ``kept`` is set if the second factor is the kept number; otherwise the factor is the constant ``b``.
+    ``kept`` selects the second factor: if set, the number that the thread has kept; otherwise the constant ``b``.
     """
     return data.StructLayout({
         "a": 3, "b": FP32.width, "kept": 1, "c": 3, "constant": FP32.width, "keep": 1, "count": 2, "take": 3})
 
 
 def control_layout():
-    """Control of a cycle: a step, the thread that runs it, and rows.
+    """Layout of the control inputs of a cycle: a step, the thread that runs it, and row numbers.
 
     The largest element and the total of row ``group`` are read, or its total is written; the difference or loss of
     row ``chosen`` is written or read.
@@ -147,7 +147,7 @@ class ProgramLane(wiring.Component):
             with m.Default():
                 m.d.sync += c.eq(Cat(chosen.read.data[:-1], ~difference.sign))
 
-        # The kept number is the factor itself, one cycle later.
+        # The stored value is factor ``a`` itself, one cycle later.
         keeps = register(m, "keeps", slot=control.slot, enable=control.keep)
         m.d.comb += [kept.write.addr.eq(keeps.slot), kept.write.data.eq(a), kept.write.en.eq(keeps.enable)]
         return m

@@ -14,7 +14,7 @@ __all__ = ["RowFetch", "fetch_layout", "fetched_layout"]
 
 
 def fetch_layout(rows, tag, owner_bits=0):
-    """Payload of a row to fetch: its place and number, whether to ``read`` it at all, and a tag."""
+    """Payload of a row to fetch: its memory and number, whether to ``read`` it at all, and a tag."""
     return data.StructLayout({"place": place_shape(owner_bits), "row": range(rows), "read": 1, **tagged(tag)})
 
 
@@ -53,7 +53,7 @@ class RowFetch(wiring.Component):
     o : Out(stream of fetched_layout(answer, tag))
     """
 
-    #: Cycles from a response, or from taking a row that is not read, to the offer.
+    #: Cycles from a response, or from accepting a row that needs no read, to the output.
     latency = 1
 
     def __init__(self, *, rows, answer, tag=None, depth=17, owner_bits=0):

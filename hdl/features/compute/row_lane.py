@@ -20,12 +20,12 @@ __all__ = ["RowLane", "control_layout", "loaded_layout"]
 
 _ONE = FP32.bias << FP32.fraction_bits
 _NEGATIVE_ZERO = 1 << (FP32.width - 1)
-#: Cycles from the control of an element to its operands.
+#: Cycles from the control signals of an element to its operands.
 _FETCH = 2
 
 
 def loaded_layout(rows, groups):
-    """Loaded element: whether there is one, its operand, and its position."""
+    """Layout of a loaded element: whether it is valid, its operand, and its row and group."""
     return data.StructLayout({"valid": 1, "load": Load, "row": range(rows), "group": range(groups),
                               "element": FP32.width})
 
@@ -82,7 +82,7 @@ class RowLane(wiring.Component):
         Result; the product, if the pass is ``summed``.
     """
 
-    #: Cycles from a lane to the next one.
+    #: Latency of a sum from one lane to the next one, in cycles.
     step = FloatAdder.latency
 
     def __init__(self, *, rows, groups, dsps=4):

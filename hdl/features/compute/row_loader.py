@@ -132,9 +132,9 @@ class RowLoader(wiring.Component):
         move = Signal()
         last = Signal()
         full = Signal()  # the last element of its memory row
-        edge = Signal(SIZE_BITS, reset_less=True)  # settled when the first label has been taken
+        edge = Signal(SIZE_BITS, reset_less=True)  # valid once the first label has been taken
         m.d.sync += edge.eq(job.columns - 1)
-        begins = Signal()  # the cycle before the first element, if there are no labels
+        begins = Signal()  # cycle before the first element of a softmax, which has no labels
         if self._sequences:
             m.d.comb += begins.eq(labels & (job.function == VectorProgram.SOFTMAX))
         m.d.comb += [
@@ -171,7 +171,7 @@ class RowLoader(wiring.Component):
         with m.If(begin):
             m.d.sync += [labels.eq(1), left.eq(self.job.p.rows), lane.eq(self.job.p.labels_lane)]
 
-        # Keys are ordered like the numbers; both zeros have the same key. No NaN is above a number, or vice versa.
+        # Keys are ordered like the numbers; both zeros have the same key. A NaN is neither above nor below a number.
         element = data.View(FP32.layout, taken.element)
         key = Signal(FP32.width)
         nan = Signal()

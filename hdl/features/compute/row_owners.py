@@ -76,7 +76,7 @@ class RowOwners(wiring.Component):
         m.submodules.memory = memory = Memory(
             shape=OWNER_BITS, depth=self._rows, init=[], attrs={"no_rw_check": 1})
         stamp, look = memory.write_port(), memory.read_port(transparent_for=())
-        # A write taken before a reset still tags its row.
+        # A write that was accepted before a reset still sets the owner of its row.
         took, owner = Signal(reset_less=True), Signal(OWNER_BITS, reset_less=True)
         m.d.sync += [took.eq(self.write), owner.eq(self.owner)]
         m.d.comb += [

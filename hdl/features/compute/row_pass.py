@@ -10,7 +10,7 @@ __all__ = ["FIRST_PASS", "LOADS", "PAIRED", "PASSES", "STORES", "A", "After", "B
 
 
 class Load(enum.IntEnum):
-    """Operand read for a block of rows; the value of a matrix is the number of its buffer."""
+    """Operands that are read for a block of rows; the value of a matrix operand is its buffer number."""
 
     X = 0
     Y = 1

@@ -133,7 +133,7 @@ class RowReader(wiring.Component):
                 for load in (Load.X, Load.Y, Load.START, Load.DEVIATION, Load.NUMBERS)}
         line = Signal(address, reset_less=True)
         following, further = Signal(address), Signal(address)
-        # The operand being read, and the other one of a pair that is read alternately.
+        # The operand being read, and the other operand if two operands are read alternately.
         walk = data.StructLayout({"first": address, "stride": address, "place": place_shape(self._owner_bits),
                                   "load": Load, "step": _STEPS})
         now, other = Signal(walk, reset_less=True), Signal(walk, reset_less=True)
@@ -237,7 +237,7 @@ class RowReader(wiring.Component):
                                 m.next = "Next"
 
     def _elaborate_answers(self, m, fetched):
-        """Pass received rows to the lanes, or to ``copied``."""
+        """Pass received rows to the lanes or, if they are rows of a table, to the output ``copied``."""
         tag, elements = fetched.p.tag, fetched.p.answer
         copies, moves = Signal(), Signal()
         m.d.comb += [

@@ -97,7 +97,7 @@ class RowUnit(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the control of an element to its result, in a lane."""
+        """Cycles in a lane from the control inputs of an element to its result."""
         return self._lanes[0].latency
 
     @property
@@ -176,7 +176,7 @@ class RowUnit(wiring.Component):
                         m.next = "Idle"
 
     def _elaborate_lanes(self, m, job, started, keep):
-        """Chain the lanes, each with the delayed control of the previous one; return which results have elements."""
+        """Chain the lanes, each with the previous lane's delayed control; return the results' valid flags."""
         reader, lanes = self._reader, self._lanes
         control, latency = self._sequencer.control, lanes[0].latency
         live = Signal(latency + RowLane.step * (len(lanes) - 1))
@@ -234,7 +234,7 @@ class RowUnit(wiring.Component):
         m.d.comb += [first.scalar.eq(fetched.scalar), first.deviation.eq(fetched.deviation),
                      first.partial.eq(fetched.partial)]
 
-        # In each turn, one squared deviation enters and passes through the square root and the division.
+        # Every ROOT_INTERVAL cycles, one squared deviation enters the square root, followed by the division.
         m.submodules.root = root = self._root
         m.submodules.divider = divider = self._divider
         turn = Signal(range(ROOT_INTERVAL))

@@ -18,7 +18,7 @@ _STEPS = range(max(map(len, STORES.values())) + 1)
 
 
 class RowWriter(wiring.Component):
-    """Write the results of a block in order, each of them column block by column block.
+    """Write the results of a block of rows in order, each result one column block at a time.
 
     Writes come from registers, one per cycle, except for one cycle before each result. Results and deviations are
     taken one cycle before they are offered as writes; ``results.ready`` and ``deviations.ready`` depend

@@ -75,7 +75,7 @@ class ScaleMask(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from a row of results to its offer: a register, the product, a queue."""
+        """Cycles from the arrival of a result row to its offer: a register, the multiplier and a queue."""
         return self._multipliers[0].latency + 2
 
     def elaborate(self, platform):

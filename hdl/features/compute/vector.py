@@ -27,7 +27,7 @@ from hdl.streams.stream import Queue, connect_stream, word_layout
 
 __all__ = ["VectorUnit"]
 
-#: Cycles from the address of an element to its step, and from its step to the divider.
+#: Cycles from the address of an element to its first operation, and from its address to the divider.
 _FETCH = 2
 _DIVIDE = _FETCH + 1
 _QUEUE = 33
@@ -307,7 +307,7 @@ class VectorUnit(wiring.Component):
             now=control, divides=register(m, "now", divides=aligned.divides).divides, staged=aligned)
 
     def _elaborate_losses(self, m, phase, memory, control):
-        """Sum the losses in row order, one addition per frame; the unit of row 0 has the last sum."""
+        """Sum the losses in row order, with one addition per frame, in the unit of row 0."""
         units, walk = self._units, self._walk
         total = Signal(FP32.width, reset_less=True)
         left = Signal.like(walk.rows)
@@ -343,7 +343,7 @@ class VectorUnit(wiring.Component):
         return SimpleNamespace(value=loss, total=total, first=first)
 
     def _elaborate_quotients(self, m, phase, memory, control, losses):
-        """Send quotients and losses, or elements of a softmax, to the first unit; return its arriving results."""
+        """Send quotients and losses, or elements of a softmax, to the first unit; return the results that arrive."""
         walk, divider, sequencer = self._walk, self._divider, self._sequencer
         interval = divider.interval
         turn, room, issue, ready, softmax = Signal(), Signal(), Signal(), Signal(init=1), phase.softmax
@@ -411,7 +411,7 @@ class VectorUnit(wiring.Component):
         return Mux(softmax, under_way[self.product_latency - 1], under_way[-1]), Mux(softmax, early.o, ends.o)
 
     def _elaborate_output(self, m, job, phase, total, arrives, last):
-        """Write rows of the gradient, and the loss in its lane; the words before the loss are not kept."""
+        """Write the gradient's rows, and the loss in its lane; lanes before the loss are not written."""
         queue, beat = self._queue, self._assembler.o
         lane = Signal(range(self._lanes + 1), reset_less=True)
         rows = Signal(job.rows.shape(), reset_less=True)  # rows of the block that are not yet written

@@ -8,7 +8,7 @@ from hdl.floating.format import FP32
 __all__ = ["EXPONENTIAL", "LOGARITHM", "QUOTIENT", "ROOT_HALF_FRACTION", "SCALE", "STEPS", "SUM", "THREADS", "Addend",
            "Count", "Factor", "Loop", "Step", "Take"]
 
-#: Threads of a lane, and cycles of a step: latency of the multiply-add, plus two registers.
+#: Number of threads of a lane, and cycles of a step: the multiply-add's latency plus two registers.
 THREADS = 16
 
 ONE = FP32.bias << FP32.fraction_bits
@@ -62,7 +62,7 @@ class Addend(enum.IntEnum):
 
 
 class Count(enum.IntEnum):
-    """Integer that a step derives from the previous result, and keeps."""
+    """Integer that a step extracts from the previous result, and keeps for later."""
 
     NONE = 0
     POWER = 1
@@ -126,7 +126,7 @@ class Step:
 
 
 def _polynomial(coefficients):
-    """Steps of Horner's rule: the number is the previous result, and is kept; coefficients are lowest power first."""
+    """Steps of Horner's rule for the previous result, which is kept; coefficients start at power zero."""
     *rest, second, first = coefficients
     return (Step(b=first, constant=second, keep=True), *(Step(constant=constant) for constant in reversed(rest)))
 
@@ -164,7 +164,7 @@ LOGARITHM = (
     Step(b=ONE, take=Take.LOSS, loop=Loop.END),
 )
 
-#: Quotients, one after another, and losses: the addend is -1.0 at the label, or the sum of the losses so far.
+#: One step for quotients and losses: its addend is -1.0 at the label, or the sum of the losses so far.
 QUOTIENT = (Step(a=Factor.ELEMENT, b=ONE),)
 
 STEPS = (*EXPONENTIAL, *SUM, *LOGARITHM, *QUOTIENT)

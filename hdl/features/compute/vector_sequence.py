@@ -1,4 +1,4 @@
-"""Sequence of the elements of a block of rows, in order of rows."""
+"""Sequence in which the elements of a block of rows are visited: row by row."""
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import wiring

@@ -17,7 +17,7 @@ __all__ = ["ComputeModel", "compute_cycles", "counts_layout"]
 #: Cycles from a command to its first row, in addition to one for each row.
 _WAY = 1 + RowReader.latency + 1 + RowWriter.latency
 
-#: Cycles from the first step of the pace to the earliest exit of the last row, in addition to one for each step.
+#: Cycles from the first step of the pace to the last row's earliest output, less the number of steps.
 _AHEAD = 4
 
 
@@ -100,7 +100,7 @@ class ComputeModel(wiring.Component):
         length = Signal(range(elements + 1))
         empty = Signal()
         count = Signal(range(rows + 1))  # number of rows; one if length is 0
-        steps = Signal(signed(34))  # steps of the pace, until the last row is due
+        steps = Signal(signed(34))  # number of steps of the pace until the last row is due
         # Each step adds `count` to a sum; if the sum is not negative, a row is due, and `steps` is subtracted.
         difference, back, total = Signal(signed(34)), Signal(signed(34)), Signal(signed(34))
         unpaced = Signal()

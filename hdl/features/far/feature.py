@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "FarFeature"]
 
 
 class FarFeature(Feature):
-    """Feature with a far memory, for activations that a compute node moves there and back."""
+    """Feature with a far memory, which holds activations that a compute node moves out and back in."""
 
     def engines(self, config):
         from hdl.features.far import description

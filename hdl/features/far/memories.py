@@ -113,7 +113,7 @@ class FarMemories(wiring.Component):
         answers, guarded, outside = far.response, self._owners is not None, Signal()
         if guarded:
             self._outside = [[] for _ in range(len(self.strays))]
-            # An answer for a row outside the window is the only pending one, and comes one cycle after its grant.
+            # The answer for a row outside the window is the only pending answer, and comes one cycle after the grant.
             answers |= outside
         m.submodules.owners = owners = ResetInserter(forget)(
             Queue(shape=range(len(readers)), depth=OUTSTANDING, block=False))
@@ -124,11 +124,11 @@ class FarMemories(wiring.Component):
         ]
         self._watch(m, speaks, far.valid | owners.o.valid)
 
-        # For each group: whether it is blocked, its pending answers, and whether a read is granted, or answered.
+        # For each group of readers: whether it is blocked, its pending answers, and grants and answers of reads.
         away = [*self.abandon, self.silent]
         stale = [Signal(range(OUTSTANDING + 1), name=f"stale_{n}") for n in range(groups)]
         owed = [Signal.like(stale[0], name=f"owed_{n}") for n in range(groups)]
-        zeros = Signal.like(stale[0])  # number of zero answers that the host must still get
+        zeros = Signal.like(stale[0])  # number of answers of zero that must still be sent to the host
         asking = Signal(len(readers))
         for n, reader in enumerate(readers):
             waits = away[reader.group] | (stale[reader.group] != 0)
@@ -229,7 +229,7 @@ class FarMemories(wiring.Component):
             self._outside[queue] += [access for access, owner in accesses if owner == queue]
 
     def _request(self, m, free, forget, reads, read_row, inside=None, request=None):
-        """Make the next request, a write or the read of a row; return whether it is the read. In guarded memories a
+        """Make the next request, which writes a row or reads one; return whether it is a read. In guarded memories, a
         row that is not ``inside`` is not requested."""
         far, latest, read_goes, write_goes = self.far, Signal(), Signal(), Signal()  # latest: it was a write
         writers = []

@@ -1,4 +1,4 @@
-"""A far memory in a node: its port, with the memories of a server or the engine that moves activations."""
+"""Members that a far memory adds to a node: its port, and the server memories or the move engine."""
 
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out

@@ -1,4 +1,4 @@
-"""Port of a far memory: larger and slower than a node's memories, and connected by its own link."""
+"""Port of a far memory, which is larger and slower than a node's memories and has its own link."""
 
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out

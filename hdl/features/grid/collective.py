@@ -11,7 +11,7 @@ __all__ = ["GridExtension"]
 
 
 class GridExtension(CollectiveExtension):
-    """Link ends at two ports, and SWITCH, which sets the ports of each ring if no packet is in flight."""
+    """Link ends at two ports, and the operation SWITCH to set a ring's ports if no packet is in flight."""
 
     link = SwitchedLink
 

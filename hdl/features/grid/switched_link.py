@@ -190,7 +190,7 @@ class SwitchedLink(wiring.Component):
         # control word, which is sent at the beginning of a run.
         begun = Signal()
         first = seats.sends[0]
-        # The transmitter takes nothing before it is at the right port, so this may be a cycle late.
+        # The transmitter takes no word before it uses the first port, so this signal may be one cycle late.
         may_tell = Signal()
         m.d.sync += may_tell.eq(
             begun & (seats.sends[self.ring] == first) & (seats.switch.sources[first] == Source.ENGINE))

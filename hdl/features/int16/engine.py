@@ -22,7 +22,7 @@ _HALVES = GROUP // WIDTH + GROUP
 
 
 def update_cycles(length, nonzero):
-    """Cycles that the event of FUSED_UPDATE reports; ``nonzero`` of ``length`` gradients are not zero."""
+    """Cycles that FUSED_UPDATE reports in its event; ``nonzero`` of ``length`` gradients are not zero."""
     groups, halves = -(-length // GROUP), -(-length // WIDTH)
     return (2 * GROUP + 2) * groups + 2 * halves + length + 4 * nonzero + 1
 
@@ -92,7 +92,7 @@ class Engine(wiring.Component):
         slot = Signal(range(_HALVES))  # index of the next value in the buffer
         value = Signal(signed(WIDTH))
         fused = Signal()
-        # Settings, sampled at the start of the command; the first is a scale, or a threshold.
+        # Settings, sampled at the start of the command. ``first`` is a scale or a threshold.
         first, rate = Signal(SCALAR_WIDTH), Signal(SCALAR_WIDTH)
         inside = Signal()
         nonzero = Signal()

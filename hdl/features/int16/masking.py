@@ -130,7 +130,7 @@ class Masker(wiring.Component):
             m.next = "Row"
 
         def proceed():
-            """Return to the current pass, counting or masking."""
+            """Continue with the current pass, which either counts or masks."""
             m.next = "Count"
             with m.If(~counting):
                 m.next = "Element"

@@ -12,7 +12,7 @@ from hdl.control.registers import RULE, checked_layout
 
 __all__ = ["CommandQueue", "engine_signature", "fields_layout"]
 
-#: Permitted combinations of extents: the reach of each base in an operation of an int16 node.
+#: Permitted extents of an operation of an int16 node: the reach of each base address.
 _FORMS = ([Reach.LENGTH, Reach.LENGTH, None], [Reach.LENGTH, Reach.START, Reach.START])
 
 # Positions of the words of a descriptor that are read; the remaining ones are not used.
@@ -115,7 +115,7 @@ class CommandQueue(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config, depth = self._config, self.depth
-        # The running command has a slot in addition to the waiting ones.
+        # The memory of waiting commands also has a slot for the running command.
         m.submodules.waiting = waiting = Memory(
             shape=32, depth=2 * depth * DESCRIPTOR_WORDS, init=[], attrs={"no_rw_check": 1})
         m.submodules.ended = ended = Memory(
@@ -135,7 +135,7 @@ class CommandQueue(wiring.Component):
         settled = Signal()  # the word of an event has been fetched
 
         field = Signal(range(DESCRIPTOR_WORDS))  # command word that is read for the next cycle
-        memory = Signal(range(3))  # memory of the base to compare: gradient, weight, list of external masks
+        memory = Signal(range(3))  # memory that the compared base refers to: gradient, weight, list of external masks
         room_bits = max(config.memory_map.words).bit_length()
         room = Signal(room_bits)
         status = Signal(5)

@@ -55,7 +55,7 @@ class Dequantizer(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from a beat of a block to its elements."""
+        """Cycles from the acceptance of a block's beat to the output of its elements."""
         return dequantizer_latency(self._codec)
 
     def elaborate(self, platform):

@@ -120,7 +120,7 @@ class BlockCodec:
 
     @property
     def rounds_up(self):
-        """Whether a block's exponent is one higher if its largest number is above the largest one of the format."""
+        """Whether a block with a number above the format's largest one gets the next higher exponent."""
         return False
 
     @property
@@ -150,7 +150,7 @@ class BlockCodec:
 
     @property
     def highest(self):
-        """Largest exponent of a block: numbers above saturate."""
+        """Largest exponent of a block; numbers beyond its range saturate."""
         return min(self.lowest + (1 << self.exponent_bits) - 2, ONES - 1)
 
     @property

@@ -75,7 +75,7 @@ class Microscaling(BlockCodec):
 
     @property
     def fraction_bits(self):
-        """Number of bits of a magnitude below its field."""
+        """Number of fraction bits of an element's magnitude."""
         return self.element.value[1]
 
     @property

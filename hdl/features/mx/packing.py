@@ -14,7 +14,7 @@ __all__ = ["Packer", "Unpacker", "check_words", "min_words", "positions"]
 
 
 def positions(codec, lanes):
-    """Start positions of beats in a word, bits of each beat, and maximum number of words it completes."""
+    """Start positions of beats in a word, bits of each beat, and maximum words that a beat completes."""
     beats = codec.block // lanes
     sizes = [codec.header_bits * (beat == 0) + lanes * codec.code_bits for beat in range(beats)]
     start, words, seen = 0, 1, []
@@ -46,7 +46,7 @@ def _of(unit, values):
 
 
 def check_words(words, least):
-    """Return the number of words in a beat: at least the necessary number, which is the default."""
+    """Return the number of words in a beat: ``words`` or, by default, the minimum ``least``."""
     if words is None:
         return least
     if not isinstance(words, int) or words < least:
@@ -113,7 +113,7 @@ class Packer(wiring.Component):
         else:
             m.d.comb += piece.eq(Cat(header, body))
 
-        # Bits of the incomplete word so far, with zeros above them, and their number, in units of the positions.
+        # Bits of the incomplete word so far, with zeros above them, and the number of these bits divided by `unit`.
         left = Signal(max(starts[-1], 1))
         count = Signal(range(max(WORD // unit, 2)))
         moved = Signal(len(left) + len(piece))
@@ -210,10 +210,10 @@ class Unpacker(wiring.Component):
         opening, further = (_of(self, [sizes[which] // unit for sizes in pairs]) for which in (0, 1))
         beat = self.i.payload
 
-        # The words that were taken last, the used part of them, and whether they are the last words of a packet.
+        # The latest words taken, the number of units used from them, and whether they are the last words of a packet.
         held = Signal(row, reset_less=True)
         whole = row // unit
-        used = Signal(range(max(whole, 2)), init=whole - 1)  # minus one; `whole` when all words are used up
+        used = Signal(range(max(whole, 2)), init=whole - 1)  # number minus one; initially all are used
         ended = Signal()
         count = Signal(range(self._words + 1))
 

@@ -14,7 +14,7 @@ _LUT_ROWS = 16
 
 
 class Pipeline:
-    """Registers of stages that move together, when ``advance`` is high."""
+    """Pipeline registers of stages that advance together when ``advance`` is high."""
 
     def __init__(self, m, advance):
         self.m = m
@@ -25,7 +25,7 @@ class Pipeline:
         return self._register(name, values, reset_less=True)
 
     def flags(self, name, **values):
-        """Return the values like :meth:`register`, but zero after reset."""
+        """Return the registered values like :meth:`register`, but with a reset to zero."""
         return self._register(name, values, reset_less=False)
 
     def _register(self, name, values, *, reset_less):

@@ -33,19 +33,19 @@ def _larger(a, b):
 
 
 def _saturated(value, width):
-    """Return a number, or all ones of a width if the number needs more bits."""
+    """Return a number in ``width`` bits: all ones if the number needs more bits."""
     if len(value) <= width:
         return value
     return value[:width] | value[width:].any().replicate(width)
 
 
 def _levels(codec, lanes):
-    """Number of comparison steps within a beat, and whether there is a comparison from beat to beat."""
+    """Number of comparison steps within a beat, and whether consecutive beats are compared too."""
     return lanes.bit_length() - 1, codec.block > lanes or codec.lowest > 0
 
 
 def _found(codec, lanes):
-    """Steps from a block's last beat in the first register to the values common to all its beats."""
+    """Cycles from a block's last beat in the first register to the values common to the block's beats."""
     return sum(_levels(codec, lanes)) + (codec.subsets > 0) + (codec.block > lanes)
 
 
@@ -193,7 +193,7 @@ class Quantizer(wiring.Component):
             tags = pipeline.flags("tags_top", **vars(tags))
         common = {"top": top}
 
-        # Differences from the largest exponent, which grow with it.
+        # Differences of subset exponents from the largest exponent; they grow when it grows.
         if codec.subsets:
             width = codec.difference_bits
 
@@ -324,7 +324,7 @@ class Quantizer(wiring.Component):
                     f"aimed_{lane}", amount=Mux(negative, ~field[:places], 0), negative=negative, sign=sign,
                     fraction=fraction, sticky=sticky, zero=far | ~own.any(),
                     base=Mux(negative, 0, field[:base_bits]))
-                # A number below the smallest normal one is shifted by one bit, and by the complement of its field.
+                # A number below the smallest normal number is shifted by one bit plus the complement of its field.
                 opened = Cat(C(0, wanted - kept), aimed.fraction, C(1, 1))
                 window_in = Signal(wanted + 1, name=f"lowered_{lane}")
                 m.d.comb += window_in.eq(Mux(aimed.negative, opened[1:], opened))
@@ -341,7 +341,7 @@ class Quantizer(wiring.Component):
             window, low = shifted.window, codec.largest & ((1 << codec.fraction_bits) - 1)
             mantissa = window[guard:-1]
             full = Signal(name=f"full_{lane}")
-            # Its fraction consists of ones, followed by at most one zero.
+            # The largest element's fraction consists of ones, followed by at most one zero.
             odd = low & 1 if codec.fraction_bits else 1
             ones = window[-1] & mantissa[1 - odd:].all()
             if self._among:

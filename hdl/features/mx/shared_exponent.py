@@ -50,12 +50,12 @@ class SharedExponent(BlockCodec):
 
     @property
     def fraction_bits(self):
-        """Number of bits of a magnitude below its highest."""
+        """Number of bits of a magnitude below its highest bit."""
         return self.mantissa_bits - 1
 
     @property
     def top_field(self):
-        """Field above the fraction in the largest magnitude."""
+        """Value of the field above the fraction bits in the largest magnitude."""
         return 1
 
     @property

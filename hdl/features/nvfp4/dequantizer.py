@@ -55,7 +55,7 @@ class Dequantizer(wiring.Component):
 
         code = source.exponent[:7]
         opened = open_scale(m, code)
-        # One and a half times the scale, in units of 1 / 16 of its power of two; values from 32 on carry.
+        # 1.5 times the scale's significand, in units of 1 / 16; from 32 on, the result has a larger exponent.
         more = Signal(6)
         significand = Cat(opened.fraction, C(1, 1))
         m.d.comb += more.eq(significand + (significand << 1))

@@ -10,11 +10,10 @@ from amaranth.hdl import C, Cat, Mux, Signal
 
 __all__ = ["find_element"]
 
-#: The element of the smallest quotient of each power of two, from 2 ** -3 on: below 0.25 all are 0, from 8 on all are
-#: 6.
+#: Element for the smallest quotient in each power of two, from 2 ** -3: quotients below 0.25 give 0, from 8 on 6.
 _STARTS = (0, 0, 1, 2, 4, 6, 7)
 _TOP = len(_STARTS) - 1
-#: Indices of the powers of two that begin at the quotients 0.25 and 0.5.
+#: Indices in ``_STARTS`` of the powers of two that begin at the quotients 0.25 and 0.5.
 _QUARTER, _HALF = 1, 2
 
 
@@ -50,7 +49,7 @@ def find_element(m, pipeline, name, key, base, fraction):
         f"placed_{name}", quotient=quotient, equal=equal, twice=key.fraction[3:] < base[:3],
         number=Cat(key.rest, key.fraction, C(1, 1)))
 
-    # Half of X or 2 X, and whether there is a remainder, for comparisons with 5 k, 6 k and 7 k.
+    # Half of X or of 2 X, with a bit that marks a remainder, to be compared with 5 k, 6 k and 7 k.
     quotient, number = placed.quotient, placed.number
     half = Signal(8, name=f"half_{name}")
     m.d.comb += half.eq(Mux(placed.twice, number, Cat(number[:2].any(), number[2:])))

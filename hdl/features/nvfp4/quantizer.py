@@ -16,7 +16,7 @@ __all__ = ["Quantizer", "quantizer_latency"]
 
 
 def _found(codec, lanes):
-    """Steps from a block's last beat in the first register to the values common to all its beats."""
+    """Steps from a block's last beat in the first register until the values common to its beats are known."""
     return lanes.bit_length() - 1 + (codec.block > lanes) + 3
 
 
@@ -141,7 +141,7 @@ class Quantizer(wiring.Component):
         return m
 
     def _open(self, pipeline, lane, present):
-        """Sign and magnitude, reduced to the relevant bits. Exponent 0, also of an absent element, encodes zero."""
+        """An element's sign and relevant magnitude bits; exponent 0, also of absent elements, encodes zero."""
         opened = data.View(self._format.layout, self.i.payload.elements[lane])
         below = self._format.fraction_bits - 6
         return pipeline.register(

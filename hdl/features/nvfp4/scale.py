@@ -15,7 +15,7 @@ __all__ = ["KEY", "ORIGIN", "find_scale", "open_scale"]
 #: of the magnitudes.
 KEY = StructLayout({"rest": 1, "fraction": 6, "exponent": 8})
 
-#: Biased exponent of the number 1 with the scale 1, less the E4M3 field of that scale: 127 - 7.
+#: Biased exponent of the number 1 if its scale is 1, minus the E4M3 exponent field of the scale 1: 127 - 7.
 ORIGIN = 120
 
 

@@ -57,13 +57,13 @@ class Programs(Section):
         return banks_members() if self.banks > 1 else {}
 
     def port_members(self):
-        """Members of a host port for banks of programs."""
+        """Additional members of a host port in a node with more than one bank of programs."""
         from hdl.features.programs.program_banks import BanksSignature
 
         return {"banks": Out(BanksSignature())} if self.banks > 1 else {}
 
     def connect_banks(self, m, queue, memory):
-        """Create the bank selection, if there are two banks, and connect it with queue and memory."""
+        """Create and connect the unit that selects between program banks, if there are two."""
         from hdl.features.programs.program_banks import connect_banks
 
         if self.banks > 1:

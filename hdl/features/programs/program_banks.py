@@ -20,12 +20,12 @@ def edit_layout():
 
 
 def bank_layout():
-    """Running bank, whether an edit waits for its set, and the number of the active edit."""
+    """State of the banks: running bank, whether an edit waits for its set, number of the active edit."""
     return data.StructLayout({"bank": 1, "pending": 1, "reserved": 14, "number": 16})
 
 
 def set_layout():
-    """Set that runs, or has run last, and the number of the latest accepted edit."""
+    """Number of the set that runs, or has run last, and number of the latest accepted edit."""
     return data.StructLayout({"set": 16, "latest": 16})
 
 
@@ -93,7 +93,7 @@ class ProgramBanks(wiring.Component):
         m = Module()
         edit, run = self.host.edit, self.host.run
         header = Signal(program_header_layout(banks=2))
-        begins = Signal()  # the header begins the program of the idle bank
+        begins = Signal()  # the header at the input starts a new program in the idle bank
         for_idle = Signal()  # words are for the idle bank
         counted = Signal()
         known = Signal()  # there is a digest
@@ -145,7 +145,7 @@ def banks_members():
     """Members of a command queue with two banks of programs.
 
     banks : In(BanksSignature())
-        No ``turn`` during a run.
+        ``turn`` must be low during a run.
     program_bank : Out(bank_layout())
     program_set : Out(set_layout())
     """

@@ -145,7 +145,7 @@ class ProgramMemory(wiring.Component):
         return states
 
     def _begin(self, m, header, start, lengths, model):
-        """Take a header for a bank with these lengths and this number."""
+        """Accept a header for a bank; its queue's length becomes ``start``, and the bank's ``model`` is set."""
         m.d.sync += model.eq(header.model)
         for n in range(self._queues):
             with m.If(header.queue == n):

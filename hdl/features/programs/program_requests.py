@@ -8,8 +8,8 @@ __all__ = ["program_states"]
 def program_states(m, port, header, address, word, second, third, status, take, final, respond, refuse, expect_end):
     """Add the states of LOAD_PROGRAM, RUN and EDIT to the host port; parameters are its signals and actions.
 
-    A node with one bank of programs begins a run with its last word, and a node with two banks when the whole run is
-    known, since its set determines the bank.
+    With one bank of programs, a run begins when its last word is transferred; with two banks, it begins when the
+    whole run is known, since the run's set determines the bank.
     """
     banked = hasattr(port, "banks")
 

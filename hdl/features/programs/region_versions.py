@@ -12,7 +12,7 @@ REGIONS_MAX = 63
 
 
 def region_layout():
-    """Region of a command: its number, whether odd passes have weights ``apart``, and whether the pass is ``odd``."""
+    """Region of a command; flags: even and odd passes have weights ``apart``, and the pass is ``odd``."""
     return data.StructLayout({"region": range(REGIONS_MAX + 1), "apart": 1, "odd": 1})
 
 

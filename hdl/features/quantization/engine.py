@@ -20,7 +20,7 @@ from hdl.streams.stream import Queue, SkidBuffer, connect_stream
 
 __all__ = ["InferenceDataflow", "InferenceEngine", "counts_layout", "infer_cycles", "peak_cycles", "setup_layout"]
 
-#: Maximum number of outputs in the multipliers, each with a waiting scale.
+#: Maximum number of outputs in the multipliers; a queue holds the scale of each output.
 _SCALES = 17
 
 #: Maximum number of layers that wait to be written while the next ones are read.
@@ -180,7 +180,7 @@ class InferenceDataflow(wiring.Component):
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(self.gradient_write))
         connect_stream(m, targets.o, writer.layer)
         connect_stream(m, results.o, writer.i)
-        ahead = Signal(16)  # samples with inputs requested and results not yet in memory
+        ahead = Signal(16)  # samples between the request of their inputs and the write of their results
         under_way = Signal(16)  # layers that have begun and are not yet in memory
         layer = fork.o[4]
         issued = jobs["inputs"].job.valid & jobs["inputs"].job.ready
@@ -271,7 +271,7 @@ def infer_cycles(layers, samples, *, lanes, form=Form.ADJUSTED):
     form : Form
     """
     first_rows = -(-layers[0][1] // (4 * lanes))
-    # Cycles for the list, the first layer, a job for its first inputs, the inputs, and their way through the buffer.
+    # Cycles for the list, the first layer, a job for its first inputs, reading these inputs, and passing the buffer.
     ahead = RowReader.latency + LayerReader.latency(lanes=lanes) + SkidBuffer.latency + SampleJobs.latency
     ahead += RowReader.latency + first_rows
     after = latency(lanes=4 * lanes, form=form) + SkidBuffer.latency + Requantizer.latency + SkidBuffer.latency

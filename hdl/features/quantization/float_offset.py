@@ -83,7 +83,7 @@ class FloatOffset(wiring.Component):
 
     @property
     def summed(self):
-        """Cycles from the last beat of an output to its sums."""
+        """Cycles from the last beat that belongs to an output to the sums of this output."""
         return 2 + self._lanes.bit_length()
 
     @property

@@ -1,4 +1,4 @@
-"""List of layers of INFER: memory layouts of a layer and of its outputs' parameters."""
+"""Memory layouts of the list of layers for INFER: a layer's entry, and the parameters of an output."""
 
 from amaranth.hdl import signed
 from amaranth.lib import data
@@ -34,7 +34,7 @@ def layer_layout():
 
 
 def output_parameter_layout():
-    """Layout of an output's parameters, in two words: its bias, multiplier, shift and offset."""
+    """Layout of the two words of parameters for one output: bias, multiplier, shift and offset."""
     return data.StructLayout({
         "bias": signed(ACCUMULATOR_BITS),
         "multiplier": MULTIPLIER_BITS, "shift": SHIFT_BITS, "offset": signed(OFFSET_BITS), "reserved": 1,

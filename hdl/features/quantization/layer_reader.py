@@ -13,7 +13,7 @@ __all__ = ["INPUT_ROWS", "LayerReader", "checked_layer_layout", "flags_layout"]
 INPUT_ROWS = 256
 """Maximum memory rows for the inputs of a sample."""
 
-#: Number of bits of the sizes of a layer.
+#: Number of bits in each size of a layer, such as its number of inputs.
 _BITS = 16
 
 
@@ -87,7 +87,7 @@ class LayerReader(wiring.Component):
 
     @staticmethod
     def latency(*, lanes):
-        """Cycles from the first beat of a layer to its offer."""
+        """Cycles from the first beat of a layer's list entry to the offer of the layer."""
         return LAYER_WORDS // lanes + 13
 
     def elaborate(self, platform):
@@ -106,7 +106,7 @@ class LayerReader(wiring.Component):
         def rows_of(count, per_row):
             return (count + (per_row - 1)) >> exact_log2(per_row)
 
-        # The parts are compared with their memories one by one: the first row plus the product of count and rows.
+        # The ends of all regions (first row plus count times rows) are compared with the memory sizes one by one.
         step = Signal(range(4))
         input_rows, code_rows = Signal(_BITS), Signal(_BITS)
         parameter_rows, output_rows = Signal(_BITS + 1), Signal(_BITS)

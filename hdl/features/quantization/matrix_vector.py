@@ -129,7 +129,7 @@ class MatrixVector(wiring.Component):
             if separate:
                 factors.append(register(code, f"factor_{lane}"))
                 continue
-            # One adder for Z + Q and Z - Q: subtracting is adding the complement of the code and a carry from below.
+            # One adder for Z + Q and Z - Q: to subtract, add the complement of the code and a carry-in.
             negated = Cat(code, C(0, 1)) ^ beat.subtract.replicate(self._bits + 1)
             total = Cat(beat.subtract, negated) + Cat(beat.subtract, beat.offset)
             factors.append(register(total[1:self._bits + 2].as_signed(), f"factor_{lane}"))
@@ -140,7 +140,7 @@ class MatrixVector(wiring.Component):
         move()
 
         def halved(values, name):
-            """Add neighbours, with a register after each sum."""
+            """Add each pair of neighbouring values, with a register after each sum."""
             return [register(values[index] + values[index + 1], f"{name}_{len(values)}_{index}")
                     for index in range(0, len(values), 2)]
 

@@ -14,7 +14,7 @@ __all__ = ["InputBuffer", "ParameterUnpacker", "SampleJobs", "input_layout", "ru
 
 
 def run_layout(rows, elements):
-    """Layout of the rows that each sample of a layer needs: the first job, and the row step to the next one."""
+    """Read job for a layer's first sample, and the number of rows from one sample to the next."""
     return data.StructLayout({"job": job_layout(rows, elements), "step": range(rows)})
 
 
@@ -142,7 +142,7 @@ class InputBuffer(wiring.Component):
         left = Signal.like(self.samples)
         r_half, r_row = Signal(), Signal(range(INPUT_ROWS))
         output = Signal.like(layer.last_output)
-        at_last, at_end = Signal(), Signal()  # this is the last row; this is the last output
+        at_last, at_end = Signal(), Signal()  # the current row is the last; the current output is the last
         fetched = Signal()
         loading, fetching = Signal(), Signal()
         last, end = Signal(), Signal()

@@ -1,4 +1,4 @@
-"""Writer of results into rows of memory, in the form read by the next layer."""
+"""Unit that writes results into rows of memory, in the form that the next layer reads."""
 
 from amaranth.hdl import C, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring

@@ -76,7 +76,7 @@ class QuorumCloser(wiring.Component):
             write.data.tag.eq(self.heard.payload.tag),
         ]
 
-        # Results of the lap. The first slot of a node is held until the second comes; masks rotate by one per node.
+        # Results of the lap. A node's first slot is held until its second is read; masks rotate by one per node.
         before = Signal(data.StructLayout({"fresh": 1, "weight": 5, "age": 4}))
         on_time, late, chosen = Signal(NODES), Signal(NODES), Signal(NODES)
         total, count = Signal(INDEX_BITS), Signal(5)

@@ -1,4 +1,4 @@
-"""Description of the quorum engine: APPLY_LATE, and gates for COMPUTE and FUSED_UPDATE."""
+"""Description of the quorum engine: the operation APPLY_LATE, and gates for COMPUTE and FUSED_UPDATE."""
 
 from hdl.control.engine import EngineDescription, Extent, OperationDescription
 from hdl.control.protocol import Operation

@@ -1,4 +1,4 @@
-"""Rounds of gradients on a node: gates of both queues, its gradients, the decision of rank 0, and APPLY_LATE."""
+"""Engine for quorum updates on a node: gates of its queues, gradients, rank 0's decision, APPLY_LATE."""
 
 from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import data, stream, wiring

@@ -13,7 +13,7 @@ def _has_quorum(stub):
 
 
 class QuorumFeature(Feature):
-    """Feature with the operation APPLY_LATE, and gates before COMPUTE and FUSED_UPDATE."""
+    """Feature that adds the operation APPLY_LATE, and gates that hold back COMPUTE and FUSED_UPDATE."""
 
     requires = ("replay", "programs", "compute_stub")
     couplings = (

@@ -44,7 +44,7 @@ def closing_layout():
 
 
 def own_ready_layout():
-    """A gradient of this node: its slot, and the number of its round."""
+    """Announcement of a gradient that this node has computed: the gradient's slot and round number."""
     return data.StructLayout({"slot": 1, "tag": 16})
 
 
@@ -64,7 +64,7 @@ def resumed_layout():
 
 
 def work_layout():
-    """This node's share in a round: which of its slots are on time and late, and the weight of the late one."""
+    """Share of this node in a round: the slots of its on-time and its late gradient, and the late one's weight."""
     return data.StructLayout({
         "fresh": 1, "late": 1, "fresh_slot": 1, "late_slot": 1, "weight": 5, "index": INDEX_BITS, "masks": 32})
 

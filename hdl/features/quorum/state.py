@@ -1,4 +1,4 @@
-"""A node's gradients of rounds: the content of each slot, and the fate of each gradient when a round is closed."""
+"""State of a node's gradients for quorum rounds: slot contents, and what becomes of each gradient."""
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -117,7 +117,7 @@ class QuorumState(wiring.Component):
             self.known.eq(following.present & (following.tag == self.asked)),
         ]
 
-        # A closed round takes one cycle for each slot and one for both; otherwise, a classified gradient takes one.
+        # Closing a round takes one cycle per slot and one for both; otherwise a gradient is classified in one cycle.
         turn = Signal(SLOTS + 1)
         ends = Signal(SLOTS)  # its computation has ended, and its gradient is not yet classified
         judges, chosen, present = Signal(), Signal(), Signal()

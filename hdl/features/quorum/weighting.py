@@ -37,7 +37,7 @@ class Weighting(wiring.Component):
 
     #: Operand bits of a multiplier block.
     _BLOCK = 18
-    #: Maximum number of bits by which a product is lower than the number.
+    #: Maximum number of binades by which a product is below the number, since weights are at least 1/16.
     _PLACES = 4
 
     def elaborate(self, platform):
@@ -58,7 +58,7 @@ class Weighting(wiring.Component):
             m, "parts", low=opened.significand[:block] * opened.weight,
             high=opened.significand[block:] * opened.weight, exponent=opened.exponent - 1, **passing)
 
-        # Stage 3: join the parts. A mark stops the shift to the left at the exponent of the subnormal numbers.
+        # Stage 3: join the parts. ``mark`` limits the later left shift to the exponent of subnormal numbers.
         width = FP32.fraction_bits + 1 + places
         total = Cat(parts.low[:block], (parts.low[block:] + parts.high)[:width - block])
         passing = {"sign": parts.sign, "infinite": parts.infinite, "nan": parts.nan}

@@ -83,7 +83,7 @@ class ControlHub(wiring.Component):
         m = Module()
         units = range(len(self._takes))
 
-        # Words from the link: types are compared in the first word, and its unit is kept for the further words.
+        # Words from the link: the type in a message's first word selects the unit for all of its words.
         left = Signal(control_layout()["words"].shape)  # remaining words of this message
         incoming = self.i.payload
         if self._tenants:  # words have no mark at the units

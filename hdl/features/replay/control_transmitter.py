@@ -56,7 +56,7 @@ class ControlTransmitter(wiring.Component):
         m.submodules.window = window = Window(rows=self._window + 1, window=self._window)
         m.submodules.listener = listener = Listener()
         id, next_id = Signal(2), Signal(2)
-        confirmed, holds = Signal(), Signal()  # the receiver has seen the last restart; words wait for this
+        confirmed, holds = Signal(), Signal()  # whether the receiver has seen the last restart; words wait for it
         restart_due, again, started = Signal(init=1), Signal(), Signal()
         # Cycles since the last news from the receiver, and their limit: the round trip plus PATIENCE.
         timer, limit = Signal(NUMBER_BITS + 1), Signal(NUMBER_BITS + 1, init=PATIENCE)
@@ -144,6 +144,6 @@ class ControlTransmitter(wiring.Component):
         ]
         with m.If(is_restart):
             m.d.sync += [out.data[restart_layout()["zeros"].offset:].eq(0), named.eq(0)]
-        # Other units use these wires too, while nothing leaves here.
+        # Other units use these wires while no word leaves this unit, so the unit's outputs are then zero.
         with m.If(~fetched | self.hush):
             m.d.sync += [out.valid.eq(0), out.kind.eq(0), out.last.eq(0), out.data.eq(0)]

@@ -34,7 +34,7 @@ class ControlType(enum.Enum, shape=4):
 
 #: Types with fields that differ from :func:`control_layout`: no word follows them.
 SINGLE = (ControlType.RESTART, ControlType.SIGNAL, ControlType.READY)
-#: Types without further words on links in slots.
+#: Types of control words that consist of a single word on links with slots.
 SINGLE_IN_SLOTS = (*SINGLE, ControlType.LAP, ControlType.RECORD)
 
 #: Type numbers of the SIGNALs of tenants 1 and 2 on links, needed since all bits of a SIGNAL are used.
@@ -60,7 +60,7 @@ def restart_layout():
 
 
 def signal_layout():
-    """SIGNAL: in this run, the source has done this number of commands of this queue, modulo 65,536."""
+    """SIGNAL: number of commands of a queue that the source has ended in this run, modulo 65,536."""
     return data.StructLayout({"type": ControlType, "source": 4, "queue": 2, "run": RUN_BITS, "done": 16})
 
 
@@ -75,7 +75,7 @@ def ready_layout():
 
 
 def close_layout():
-    """Second word of CLOSE: masks of the nodes on time, and of the late nodes. The third word is the index."""
+    """Second word of CLOSE: masks of on-time and of late nodes. The third word is the index of the scale."""
     return data.StructLayout({"on_time": 16, "late": 16})
 
 

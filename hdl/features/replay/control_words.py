@@ -109,7 +109,7 @@ class ControlWords(wiring.Component):
         ]
         for number, entry in enumerate(entries):
             unit = entry.make(self._config)
-            # Words that a unit has not sent by the time of a reset belong to the previous links.
+            # Words that a unit has not sent before a reset are for the previous links, and are dropped.
             m.submodules[entry.name] = unit if "reset_link" in unit.signature.members else ResetInserter(
                 self.reset_link)(unit)
             self._join(m, unit, hub.take[number], hub.give[number])

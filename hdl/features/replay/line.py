@@ -1,4 +1,4 @@
-"""Return line of a link that repeats words: messages of 30 bits on one wire, and both of its ends."""
+"""The return line of a link that repeats words: 30-bit messages on one wire, and the units at its ends."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -8,11 +8,11 @@ from hdl.features.replay.check import INITIAL, after_bit
 
 __all__ = ["MESSAGE_BITS", "Listener", "Speaker", "message_layout"]
 
-#: Bits of a message, and of the gap before the first one: a mark, the fields, the inverse of ``given``, a check.
+#: Bits of a message (mark, fields, inverse of the field ``given``, check), and of the gap before the first message.
 MESSAGE_BITS = 30
 #: Position of the first bit of the check.
 _CHECK = 22
-#: Value of the check register after the mark.
+#: Value of the check register after the mark bit of a message.
 _MARKED = INITIAL << 1 & 0xFF
 
 
@@ -59,7 +59,7 @@ class Speaker(wiring.Component):
                 self.line.eq(bit & ~gap),
                 count.eq(count + 1),
                 fields.eq(Mux(begins, Cat(now.expect, now.given, ~now.given, now.id), fields >> 1)),
-                # After its last bit the register is fed with the bit sent, so that it only shifts.
+                # After the last field bit, the check is fed with its own output bit, so that it only shifts.
                 check.eq(Mux(begins, _MARKED, after_bit(check, bit))),
             ]
             with m.If(count == MESSAGE_BITS - 1):
@@ -106,10 +106,10 @@ class Listener(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         phased = Signal()  # a first message has begun, provided that its bits are valid
-        count = Signal(range(MESSAGE_BITS + 1))  # bits of the message, or zeros in a row
+        count = Signal(range(MESSAGE_BITS + 1))  # bits of the message received so far, or successive zeros
         bits = Signal(MESSAGE_BITS)
         check = Signal(8, init=_MARKED)
-        whole = Signal(init=1)  # all bits of the message came on this line
+        whole = Signal(init=1)  # the whole message has been received on this line
         mark, expect, departed, inverse, id, recover = (
             bits[0], bits[1:11], bits[11:15], bits[15:19], bits[19:21], bits[21])
 

@@ -29,7 +29,7 @@ def repair_members(ports=1):
 
 
 def repairs_of(links, transmitter, receivers, reset):
-    """Count the words that enter and leave the link ends, regardless of repetitions in between."""
+    """Count the words and packets that link ends send and receive, each only once even if it is repeated."""
     taken = transmitter.i.valid & transmitter.i.ready & ~reset
 
     def total(name):

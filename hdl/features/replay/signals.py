@@ -11,7 +11,7 @@ from hdl.streams.stream import Queue
 
 __all__ = ["SOURCES", "SignalRelay"]
 
-#: Maximum number of nodes of a ring with counts.
+#: Maximum number of nodes of a ring where each node keeps the counts of all nodes.
 SOURCES = 16
 
 
@@ -25,11 +25,11 @@ class SignalRelay(wiring.Component):
 
     Counts belong to a run with a number. The first count of any queue in a new run reports to the other nodes that
     the node has begun this run; the counts of all its queues in an earlier run are then dropped. Nothing is sent in a
-    run of number 0, or by a single node or one without a place.
+    run of number 0, or by a single node or a node without a position.
 
     A SIGNAL leaves at ``o`` :attr:`latency` cycles after it arrives at ``i``, if no other one precedes it. ``o``
     comes from registers; ``i.ready`` depends only on registers. Words that are not SIGNALs, or not valid SIGNALs of a
-    node of the ring, are accepted and dropped; a node without a place assumes a ring of :data:`SOURCES` nodes.
+    node of the ring, are accepted and dropped; a node without a position assumes a ring of :data:`SOURCES` nodes.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class SignalRelay(wiring.Component):
         size = self.place.size
         fits, own, taken = Signal(), Signal(), Signal()
 
-        # After a reset the table is cleared, row by row; a row of run 0 is empty.
+        # After a reset the table is cleared, row by row; a row with run 0 counts as empty.
         cleared = Signal(range(SOURCES + 1))
         ready = cleared[-1]
         with m.If(~ready):

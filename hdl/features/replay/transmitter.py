@@ -14,11 +14,11 @@ from hdl.streams.stream import word_layout
 
 __all__ = ["ReplayTransmitter"]
 
-#: Cycles from START, the first word, on the wires to its answer, with wires of latency 0.
+#: Cycles from the first word of START on the wires to the answer to START, with wires of latency 0.
 ENDS = 35
-#: Cycles without news, beyond twice the latency of the wires, until a restart is sent: four messages in all.
+#: Cycles without news until a restart is sent, beyond twice the latency of the wires: time for four messages.
 PATIENCE = 4 * MESSAGE_BITS + 5
-#: Cycles beyond ``ENDS`` without an answer until START is repeated: the first repetition, and further ones.
+#: Cycles beyond ``ENDS`` without an answer until START is repeated, for the first time and each later time.
 START_AGAIN, START_AGAIN_LATER = 255, 1023
 
 
@@ -27,9 +27,9 @@ def _row_layout():
 
 
 def _link_layout():
-    """State of a link after all words have left, apart from the number of its last restart: the number of the
-    window's word 0, packets known to have left the receiver, whether START has been answered, and the cycles that
-    this took, beyond the cycles of both ends."""
+    """State of a link after all words have left, except the number of its last restart: the number of the window's
+    word 0, the number of packets known to have left the receiver, whether START has been answered, and the cycles
+    until this answer minus the cycles of both ends."""
     return data.StructLayout({"base": NUMBER_BITS, "given": 4, "started": 1, "round": NUMBER_BITS + 1})
 
 
@@ -149,7 +149,7 @@ class ReplayTransmitter(wiring.Component):
         id, next_id = Signal(2), Signal(2)
         m.d.comb += next_id.eq(id)
         confirmed = Signal()  # the receiver has seen the last restart
-        holds = Signal()  # words wait for this, since the last restart was not requested
+        holds = Signal()  # words wait for `confirmed`, since the last restart was not requested
         # The first restart is START: sent immediately, or when a word waits.
         restart_due = Signal(init=not has_ports)
         asked = Signal() if has_ports else Const(1)
@@ -187,7 +187,7 @@ class ReplayTransmitter(wiring.Component):
         with m.If(confirms):
             m.d.sync += [confirmed.eq(1), holds.eq(0)]
 
-        # A restart, on demand or after PATIENCE; before all words, START is repeated until it is answered.
+        # Restart on demand or after PATIENCE; before the first word, START is repeated until it is answered.
         m.d.comb += listener.lost.eq(
             listener.complete & ~link.started & ~(listener.good & asked & (listener.message.id == id)))
         m.d.sync += [timer.eq(timer + 1), restart_due.eq(0)]
@@ -206,7 +206,7 @@ class ReplayTransmitter(wiring.Component):
             with m.Elif(timer == Mux(again, START_AGAIN_LATER, START_AGAIN)):
                 m.d.sync += [restart_due.eq(1), again.eq(1)]
         with m.Elif(demanded | (timer == link.round)):
-            # Restarts without words between them share a number, so none in flight is mistaken for a later one.
+            # Restarts without words between them share a number, so no restart in flight is mistaken for a later one.
             m.d.comb += [
                 window.demanded.eq(demanded), window.goes_back.eq(1), next_id.eq(id + (demanded | ~holds))]
             m.d.sync += [restart_due.eq(1), confirmed.eq(0), holds.eq(~demanded), timer.eq(-PATIENCE)]

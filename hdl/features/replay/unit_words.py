@@ -1,4 +1,4 @@
-"""Placeholder, among the units of control words, for a unit that is elsewhere in the node."""
+"""Connection of control words to a unit that is located elsewhere in the node."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring

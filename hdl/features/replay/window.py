@@ -72,7 +72,7 @@ class Window(wiring.Component):
         said, announced = Signal(NUMBER_BITS), Signal(NUMBER_BITS)  # numbers of this message and of the last one
 
         def reaches(first, last):
-            """Whether ``last`` is less than 256 words ahead of ``first``, or the same."""
+            """Whether ``last`` equals ``first`` or is less than 256 words ahead of it."""
             return (last - first)[8:NUMBER_BITS] == 0
 
         m.d.comb += [

@@ -19,13 +19,13 @@ _SUM_BITS, _NUMBER_BITS = 16, 4
 #: Width of the count of further words in a message on links in slots; a FOLLOW has two further words.
 _LEFT_BITS = 2
 
-#: Cycles beyond the round trip until a link with a missing word would have been restarted.
+#: Cycles to wait beyond the round trip: by then, a link with a missing word would have been restarted.
 _PATIENCE = 255
 
 
 def departure_layout():
-    """State of the link to the successor: a SYNC is on its wires for the first time; a word is repeated or a RESTART
-    is sent; all words have arrived; and the latency of its wires forward and back, in cycles."""
+    """State of the link to the successor: whether a SYNC is on its wires for the first time, a word is repeated or a
+    RESTART sent, and all words have arrived; and the latency of its wires forward and back in cycles."""
     return data.StructLayout({"departed": 1, "repaired": 1, "settled": 1, "round": NUMBER_BITS + 1})
 
 
@@ -164,11 +164,11 @@ class Clock(wiring.Component):
                      same.eq(mark.number[:_NUMBER_BITS] == number)]
 
         # TIME is the sum of three registers, each loaded from only one source: counted cycles, the offset from a
-        # FOLLOW, and the changes made by tests since then.
+        # FOLLOW, and any changes made by tests since the FOLLOW.
         cycles, offset, both = (Signal(32, name=name, init=init % (1 << 32)) for name, init in (
             ("cycles", -self._arrival), ("offset", 0), ("both", 1)))
         moved = Signal(32, init=self._arrival + 2)
-        # `cycles` when SYNC arrived, and `arrival` cycles after the node's own SYNC left.
+        # `came` is `cycles` when SYNC arrived; `left` is `cycles` `arrival` cycles after the node's own SYNC left.
         came, left, base, summed = (Signal(32, name=name) for name in ("came", "left", "base", "summed"))
         rounds = Signal(_SUM_BITS)
         fraction = Signal(FRACTION_BITS)

@@ -33,7 +33,7 @@ class SlotsExtension(CollectiveExtension):
 
     def members(self):
         return {
-            # Place on the ring, tests of TIME, TIME and its state, and superframes.
+            # Position on the ring, test settings of TIME, TIME and its state, and the number of superframes.
             "slot_position": In(place_layout()), "time_test": In(test_layout()), "time": Out(32),
             "time_status": Out(state_layout()), "superframes": Out(16),
             # Messages from and to rank 0's host.

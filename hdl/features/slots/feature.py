@@ -50,7 +50,7 @@ class JobSlots(ReplayLink):
 
 
 class SlotsFeature(Feature):
-    """Feature with nodes that agree on TIME, and on the sender in each slot."""
+    """Feature where nodes agree on TIME, and thereby on the node that sends in each slot."""
 
     requires = ("replay", "programs")
     couplings = (

@@ -27,8 +27,8 @@ _WINDOW = 31
 class JobUnits(wiring.Component):
     """All slot units of a node on a ring of two jobs, between control words, packets and the wires.
 
-    No job resets these units: they are held in reset in a node without a place, and otherwise continue whatever the
-    jobs do. Rank 0 uses the round trips and the error in its own SYNC to compute when slots return.
+    No job resets these units: they are held in reset in a node without a position in the ring, and otherwise continue
+    whatever the jobs do. Rank 0 uses the round trips and the error in its own SYNC to compute when slots return.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class JobUnits(wiring.Component):
 
         # Latency around the ring, at rank 0, as measured by SYNC.
         master, lag = self.place.rank == 0, Signal(SHIFT_BITS)
-        returned, known = Signal(), Signal()  # the latency is measured; words return in time
+        returned, known = Signal(), Signal()  # the latency has been measured; it is short enough
         with m.If(state.looped):
             m.d.sync += lag.eq(state.way - state.error)
         m.d.sync += [returned.eq(state.looped), known.eq((known | returned) & (lag <= self._frame.way))]

@@ -114,7 +114,7 @@ class JobPath(wiring.Component):
         ]
         m.d.sync += [row.eq(into + 1), following.eq(Mux(slot.soon, 1, following + 1))]
 
-        # Departing words; while there is none, wires do not change.
+        # Departing words; without a departing word, the wires do not change.
         passes, there = Signal(), Signal(pairs)  # pairs with rows that have not been sent
         with m.If(coming.starts & coming.passes):
             m.d.sync += there.bit_select(into_pair, 1).eq(1)

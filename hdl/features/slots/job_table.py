@@ -13,12 +13,12 @@ __all__ = ["FRAME_BITS", "JOBS", "PAIR_BITS", "SHIFT_BITS", "JobFrame", "JobTabl
 
 #: Jobs on a ring: rank mod 2 is the job of a node.
 JOBS = 2
-#: Low bits of the number of a superframe, and bits of the delay of slots relative to TIME.
+#: Number of bits of a superframe's number (its low bits), and of the delay between TIME and a node's slots.
 FRAME_BITS, SHIFT_BITS = 6, 16
 
-#: Minimum cycles for control words to leave, and minimum number of pairs of slots.
+#: Minimum length in cycles of the window for departing control words, and minimum number of pairs of slots.
 _MIN_WINDOW, _MIN_PAIRS = 256, 7
-#: Minimum of the permitted latency of words around the ring, in cycles; and bits of the number of a pair of slots.
+#: Minimum permitted latency of words around the ring, in cycles; bits of the number of a pair of slots.
 _MIN_WAY, PAIR_BITS = 240, 2
 #: Cycles without departures at the beginning and end of the window: departing words could meet words of slots.
 _HEAD, _TAIL = 4, 8
@@ -67,7 +67,7 @@ class JobFrame:
 
     @property
     def kept(self):
-        """Number of slot pairs, 2 or 4, with packets stored at rank 0, which pass ``kept`` - 1 pairs later."""
+        """Slot pairs, 2 or 4, for which rank 0 stores packets, to pass them on ``kept`` - 1 pairs later."""
         return 2 if JOBS * self.slot >= _MIN_WAY else 4
 
     @property
@@ -77,7 +77,7 @@ class JobFrame:
 
     @property
     def control(self):
-        """First cycle for control words to leave, and the cycle after the last one."""
+        """First cycle in which control words may leave, and the cycle after the last such cycle."""
         return _HEAD, self.window - _TAIL
 
 

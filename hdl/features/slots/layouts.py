@@ -32,7 +32,7 @@ MAX_SLOTS, GROUP = 16, 4
 GAP, MESSAGE_WORDS, MESSAGE_CYCLES = 4, 64, 72
 #: Number of low bits of TIME that define the beginning of slots; bits of the gap between two superframes in cycles.
 TARGET_BITS, GAP_BITS = 16, 12
-#: Number of low bits of TIME that are 0 at the beginning of a lap.
+#: Number of low bits of TIME that are 0 at the beginning of a lap; LAP words omit them.
 BEGIN_UNIT = 3
 
 #: Type field of a message; packets have their :class:`~hdl.ring.header.PacketType` there.
@@ -50,20 +50,20 @@ def record_layout():
 
 
 def record_word_layout():
-    """RECORD: the record of the node with this rank, for an ``odd`` or an even table."""
+    """RECORD: record of the node with this rank; ``odd`` alternates from one superframe to the next."""
     return data.StructLayout({"type": ControlType, "rank": 4, "odd": 1, "record": record_layout()})
 
 
 def lap_layout():
-    """LAP: slots of rank 0, odd or even, end at this TIME, in units of eight cycles, and the next slots begin ``gap``
-    cycles later."""
+    """LAP: the TIME, in units of eight cycles, when rank 0's slots, odd or even, end (``begin``).
+    The next slots begin ``gap`` cycles later."""
     return data.StructLayout({"type": ControlType, "odd": 1, "gap": GAP_BITS, "begin": TARGET_BITS - BEGIN_UNIT,
                               "zeros": 2})
 
 
 def table_layout():
-    """Slots of a superframe, computed from the records of all nodes: slots for packets, words of the longest packet,
-    the lowest rank above 0 with messages, or 0 without one, and whether it has the first slot for messages."""
+    """Slots of a superframe, computed from all nodes' records: number of packet slots, words of the longest packet,
+    lowest rank above 0 with messages (0 if none), and whether that rank has the first message slot."""
     return data.StructLayout({"slots": 5, "longest": _LENGTH_BITS, "other": 4, "odd": 1})
 
 

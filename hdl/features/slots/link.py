@@ -75,7 +75,7 @@ def connect_clock(m, *, clock, departures, transmitter):
 
 
 def connect_units(m, *, path, clock, laps, table, departures, transmitter, receiver, rank):
-    """Connect the slot units of a node with each other, except the requests for laps and the record.
+    """Connect a node's slot units, except for the node's record and the requests for LAP control words.
 
     Control words leave between superframes.
     """
@@ -230,7 +230,7 @@ class SlotLink(wiring.Component):
         connect_time(m, link=self, units=state, now=state.time, lost=path.lost, granted=laps.granted)
         ask_for_laps(m, laps=laps, table=table, clock=state, reset_link=restart)
 
-        # Packets for the successor, and the words of the longest waiting packet, or the usual number.
+        # Packets for the successor; words of the longest waiting packet, by default the usual number.
         enters, inside, length = Signal(), Signal(), Signal(range(longest + 1))
         usual = usual_words(config)
         recent, most = Signal(), Signal(length.shape(), init=usual)

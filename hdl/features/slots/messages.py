@@ -137,14 +137,14 @@ class MessageGate(wiring.Component):
         host, port, message = self.host_i, self.port_o, self.message_o
         asked = data.View(message_header_layout(), host.payload.data)
         head = data.View(message_header_layout(), store.read.data)
-        # `store.read` is the header of a message, or a word of a message for the host, or for the port.
+        # `store.read` holds the header of a message, or one of its words for the host or for the port.
         heads, gives, reads = Signal(), Signal(), Signal()
         heading, filling = Signal(), Signal()  # header, or further word, of a message being made
-        # A host request is at the port, or enters; a request of messages is at the port, and may be incomplete.
+        # A host request is at the port, or enters it; a request in messages is at the port, and may be incomplete.
         local, entering, remote, open_ = Signal(), Signal(), Signal(), Signal(name="open")
         responding, owes = Signal(), Signal()
         held = Signal()  # the rest of an answer waits; at rank 0, the rest of a packet is dropped
-        fresh = Signal(init=1)  # no message of an answer has been sent
+        fresh = Signal(init=1)  # no message of the current answer has been sent
 
         # The host sends a message, or its own request.
         offers, takes_local, takes_message = Signal(), Signal(), Signal()

@@ -1,4 +1,4 @@
-"""Slots in a node: access of rank 0's host by messages."""
+"""Extension of nodes in slots: the host of rank 0 accesses all nodes by messages."""
 
 from amaranth.lib import wiring
 

@@ -162,7 +162,7 @@ class SlotPath(wiring.Component):
         m.d.comb += [Cat(packets.start, messages.start).eq(due), self.whole.eq(packets.whole),
                      self.message_whole.eq(messages.whole)]
 
-        # Arriving words: the first one of a packet decides.
+        # The first arriving word of a packet decides how the packet is handled.
         word, header = Signal(), data.View(message_header_layout(), came.data)
         inside, passing, messaging, addressed = Signal(), Signal(), Signal(), Signal()
         passes, message, meant = Signal(), Signal(), Signal()
@@ -177,7 +177,7 @@ class SlotPath(wiring.Component):
         m.d.comb += [self.word.data.eq(came.data), self.word.last.eq(came.last),
                      self.arrived.eq(word & ~message & ~passes), self.heard.eq(word & message & meant)]
 
-        # Departing words. All words of this node are 0 while absent, so they can be joined by OR.
+        # Departing words. Words of this node are 0 when none is sent, so they can be combined by OR.
         check, checked, counts, ends, checks = Signal(32), Signal(32), Signal(), Signal(), Signal()
         drives, takes = Signal(), Signal()
         m.d.comb += [
@@ -192,7 +192,7 @@ class SlotPath(wiring.Component):
             out.kind.eq(own.kind & ~takes & ~drives), out.check.eq(own.check),
         ]
 
-        # Check of the message on the wires; its last word comes a cycle before the check itself.
+        # Check of the message on the wires; the message's last word precedes the check by a cycle.
         after = check_after(check, out.data)
         m.d.sync += [check.eq(after), checked.eq(after), counts.eq(messages.o.valid),
                      ends.eq(messages.o.payload.last), checks.eq(ends)]

@@ -1,4 +1,4 @@
-"""Places of all nodes of a ring, derived from the place of rank 0."""
+"""Assignment of a place, the rank and the ring size, to all nodes of a ring, starting at rank 0."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring

@@ -76,7 +76,7 @@ class Fetched(Part):
 
 
 class Served(Part):
-    """Encode weights on their way to the ring, or pass them unchanged, and count them and sums of PUSH."""
+    """Encode weights for the ring, or pass them unchanged; count these weights and the sums of PUSH."""
 
     def __init__(self, *, config, description):
         rows = stream.Signature(beat_layout(config.lanes))

@@ -65,7 +65,7 @@ class CentroidStore(wiring.Component):
         length = table.load_length
         count = length - (table.mantissas - 1)
 
-        # Number of the word to be loaded; the one after the last stands for all excess words.
+        # Number of the next word to be loaded; the number after the last one stands for all excess words.
         number = Signal(range(1, length + 2), init=1)
         take = Signal()
         is_bound = Signal()

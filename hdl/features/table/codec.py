@@ -30,7 +30,7 @@ class TableCodec:
     centroids: int
 
     weights = True
-    gradients = False  # the codebook was made for certain numbers; sums have different values
+    gradients = False  # the codebook fits the weights it was computed from, but not sums
     exact = False
     sums_coded = False
     drops_zeros = False

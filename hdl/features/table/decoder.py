@@ -95,7 +95,7 @@ class Decoder(wiring.Component):
         exponent_write = Signal()
         error = Signal()
         repeated = Signal()
-        # The latest exponent is out of order, which is known after two cycles, when another may have been taken.
+        # The latest exponent is out of order; this is known two cycles later, when another may have been read.
         previous = Signal(8)
         following = Signal()
         excessive = Signal()
@@ -244,7 +244,7 @@ class Decoder(wiring.Component):
         return m
 
     def _elaborate_centroids(self, m, unpacker, want, number, write, value, fail):
-        """Take one centroid per cycle. Each one leaves one more bit of its last byte than the previous one."""
+        """Take one centroid per cycle. Each leaves one more unused bit in its last byte than the previous one."""
         bits = self._table.format.fraction_bits
         final = Signal()
         left = Signal(7)  # upper bits of the last byte taken

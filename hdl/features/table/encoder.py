@@ -1,5 +1,4 @@
-# amaranth: UnusedElaboratable=no
-# Parts are created here only to read their latencies, even where nothing is elaborated.
+# amaranth: UnusedElaboratable=no Units are created to read their latencies, even where they are not elaborated.
 """Conversion of elements to packets, in the format of :mod:`hdl.features.table.format`."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -96,12 +95,12 @@ class Encoder(wiring.Component):
 
     @property
     def stages(self):
-        """Registers between the input register and the codes."""
+        """Number of registers between the input register and the codes."""
         return self._table.mantissa_bits if self._table.centroids else 2
 
     @property
     def latency(self):
-        """Cycles from the beat that completes eight codes to the offer of the beat completed by their first bytes."""
+        """Cycles from a group's eighth code to the offer of the output beat completed by the group's first bytes."""
         assembler = GroupAssembler(lanes=self._lanes, width=self._table.width)
         return 1 + self.stages + assembler.latency + BytePacker.latency
 
@@ -297,7 +296,7 @@ class Encoder(wiring.Component):
                     with m.If(free[number]):
                         m.d.sync += target.node.eq(Cat(above[lane], source.node))
                 if number == 1:
-                    # Count exponents below this one, in the same row and in the rows below.
+                    # Count the smaller exponents: in the same row, and in the rows of smaller exponents.
                     upto = Signal(ROW, name=f"upto_{lane}")
                     m.d.comb += upto.eq(Cat(source.exponent[:4] > lower for lower in range(ROW)))
                     with m.If(free[number]):
@@ -315,7 +314,7 @@ class Encoder(wiring.Component):
         for lane in range(lanes):
             source = result.lanes[lane]
             mantissa = Signal(table.mantissa_bits, name=f"mantissa_{lane}")
-            # If index 0 stands for the fraction of zero, no other fraction gets index 0.
+            # Where index 0 encodes zero, a nonzero fraction that would get index 0 gets index 1.
             m.d.comb += [
                 mantissa.eq(Mux(source.special, Mux(source.zero, 0, Cat(source.node[0] | ~source.node.any(),
                                                                         source.node[1:])), source.node)),

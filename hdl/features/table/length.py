@@ -33,7 +33,7 @@ class TableLength(wiring.Component):
         tabling = Signal()  # the word belongs to the table
         begun = Signal()  # a word of the table has been taken
         latest = Signal(8)  # last byte of the latest word of the table
-        last_index = Signal(8)  # exponents before this word, and in the end the number of the last one
+        last_index = Signal(8)  # number of exponents before this word; finally, the index of the last exponent
         left = Signal(range(GROUP + 1))  # remaining words of the current group
         group_words = Signal(range(GROUP + 1))
         parts = [self.word[8 * index:8 * index + 8] for index in range(4)]

@@ -23,7 +23,7 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["LONGEST", "SYMBOLS", "WORDS", "CodeNumbering", "PrefixCode", "longest_first"]
 
-#: Number of words of a table: exponents, and lengths.
+#: Number of words of a table: the exponents, and the lengths of their codes.
 WORDS = 6
 
 SYMBOLS = 16

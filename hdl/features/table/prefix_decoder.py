@@ -61,7 +61,7 @@ class Decoder(wiring.Component):
         with m.Elif(take_half):
             m.d.sync += [upper.eq(1), word.data.eq(word.data[16:])]
 
-        # The next bits: a half is appended to them, and the bits of one element are removed.
+        # Window on the next bits: half words are appended to it, and the bits of decoded elements are removed.
         window = Signal(48)
         fill = Signal(range(49))
         extended = Signal(48)
@@ -78,7 +78,7 @@ class Decoder(wiring.Component):
         clear = Signal()
         m.d.comb += [
             code.eq(longest_first(window[8:])),
-            # The lower bits of a limit are zeros. No code is longer than the longest.
+            # Limits are compared without their lower bits, which are zeros. No code is longer than LONGEST.
             below.eq(Cat(1 if length == LONGEST else code[LONGEST - length:] < limit[LONGEST - length:]
                          for length, limit in enumerate(limits, 1))),
             less[2].eq(~below[3]),
@@ -87,7 +87,7 @@ class Decoder(wiring.Component):
             extended.eq(window | Mux(take_half, word.data[:16] << fill[:5], 0)),
             enough.eq(fill >= 8 + LONGEST),
         ]
-        # The length, and whether bits are taken, arrive late: they select among counts prepared for each case.
+        # Length and whether bits are taken are known late: they only select among counts prepared in advance.
         filled = Signal(range(65))
         m.d.comb += filled.eq(Cat(fill[:4], fill[4:] + take_half))
         counts = [Signal.like(fill, name=f"count_{taken}") for taken in range(8, 9 + LONGEST)]
@@ -101,7 +101,7 @@ class Decoder(wiring.Component):
         with m.Elif(take_half & upper & word.last):
             m.d.sync += final.eq(1)
 
-        # Symbols of each length follow each other, and so do their codes.
+        # Symbols with codes of the same length are consecutive, and so are these codes.
         offsets = [Signal(4, name=f"offset_{length}") for length in range(1, LONGEST + 1)]
         fresh = Signal(LONGEST)  # lengths that no symbol has had so far
         for length, (limit, offset) in enumerate(zip(limits, offsets, strict=True), 1):

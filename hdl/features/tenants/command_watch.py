@@ -83,12 +83,12 @@ class CommandWatch(wiring.Component):
         strayed = Signal()
         deadline = Signal.like(self.deadline, reset_less=True)
         counts = Signal()  # the budget is not yet used up
-        begins, over = Signal(), Signal()  # in its first cycle only a budget of zero is used up
+        begins, over = Signal(), Signal()  # in a command's first cycle, only a budget of zero is used up
         m.d.sync += begins.eq(self.started)
         m.d.comb += over.eq(counts & ~(self.now - deadline)[_TIME - 1])
         connect_stream(m, self.i, self.o)
         before = 0
-        if self._gated:  # accesses of the gate, which have ended before the command is taken
+        if self._gated:  # accesses through the gate that ended before the command was taken
             before = Signal()
             m.d.sync += before.eq(self.offered & ~self.started & (before | self.stray))
         with m.If(self.started):

@@ -28,7 +28,7 @@ class TenantsNode(NodeExtension):
         if FAR in windows.tenancy.windows.shape().members:
             units.far_owes = Signal()
             busy |= units.far_owes
-        # A delay of one cycle is harmless: the host port takes longer until a request can change windows or tenant.
+        # Delaying ``busy`` by a cycle is harmless: a request takes longer to change windows or tenant.
         m.d.sync += [windows.busy.eq(busy), host_port.busy.eq(busy)]
         m.d.comb += [
             windows.tenant.eq(registers.tenant), windows.window.eq(registers.window),

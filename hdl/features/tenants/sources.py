@@ -1,4 +1,4 @@
-"""Tenant, windows and ends of budgets, as inputs of engines."""
+"""Sources of engine inputs: the tenant, its memory windows, and the end of its budget."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ __all__ = ["Cut", "Tenant", "Window"]
 
 @dataclasses.dataclass(frozen=True)
 class _OfTenants(Source):
-    """Base of the sources of nodes with tenants."""
+    """Base class of signal sources that exist only in nodes with tenants."""
 
     def check(self, config, what):
         if not config.has("tenants"):

@@ -60,8 +60,8 @@ class WindowTable(wiring.Component):
     def __init__(self, *, config):
         self._config = config
         self._spaces = windowed(config)
-        self._bits = max(bits_for(len(self._spaces) - 1), 1)  # bits of the number of a space in the memory
-        #: Window being updated or cleared, and whether all are being cleared; formal specifications use both.
+        self._bits = max(bits_for(len(self._spaces) - 1), 1)  # bits of the index of a memory space
+        #: The window being updated or cleared, and whether all windows are being cleared; read by formal tests.
         self.turn, self.clearing = Signal(self._bits + TENANT_BITS), Signal(init=1)
         super().__init__({
             "tenant": In(TENANT_BITS), "window": In(register("WINDOW").width),
@@ -108,7 +108,7 @@ class WindowTable(wiring.Component):
             m.d.sync += self.tenancy.tenant.eq(self.tenant)
 
         who = Mux(asked.valid, asked.tenant, self.tenancy.tenant)
-        nobody = clearing & who.any()  # until all windows are cleared, every tenant has the windows of tenant 3
+        nobody = clearing & who.any()  # while windows are being cleared, a tenant gets tenant 3's empty windows
         last = sum(space.number != FAR_SPACE for space in spaces)
         m.d.comb += [
             read.addr.eq(Cat(Mux(asked.valid, asked.space[:bits], turn[:bits]), who | nobody.replicate(TENANT_BITS))),

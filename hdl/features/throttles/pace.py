@@ -1,4 +1,4 @@
-"""Pace of links in a node with throttles."""
+"""Limited rate and additional delay of links in a node with throttles."""
 
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In

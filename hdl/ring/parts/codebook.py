@@ -46,7 +46,7 @@ class CodebookLoader(wiring.Component):
         bounds, centroids = self.bounds, self.centroids
         m.submodules.reader = reader = RowReader(rows=words // lanes, lanes=lanes, elements=words // 2)
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
-        asked = Signal(2)  # reads requested: of the bounds, and of the centroids
+        asked = Signal(2)  # which reads have been requested: bounds, centroids
         passed = Signal(2)
         m.d.comb += [
             reader.job.valid.eq(Mux(asked[0], ~asked[1], self.start)),

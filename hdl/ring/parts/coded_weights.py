@@ -71,8 +71,8 @@ def describe(config):
 
 
 class CodedWeights(Part):
-    """Counterpart of raw weights: a node's own block is encoded once, for the ring and for its own memory, where it
-    is followed by decoded weights from the ring."""
+    """Part for coded weights: a node's own block is encoded once, for the ring and for the node's own memory. In the
+    memory it is followed by decoded weights from the ring."""
 
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
@@ -99,7 +99,7 @@ class CodedWeights(Part):
         m.submodules.decoder = decoder = WordDecoder(codec=codec, lanes=lanes)
         m.submodules.encoded = encoded = Fork(shape=word_layout(), outputs=2)
         m.submodules.restored = restored = PacketMux(inputs=len(RestoredFrom))
-        # Words of the node's own block for the gather, which lags by one segment, and words waiting for the decoder.
+        # Queues for words of the own block until the gather, which lags by one segment, and for words to be decoded.
         m.submodules.kept = kept = Queue(shape=word_layout(), depth=2 * words, block=True)
         m.submodules.to_restore = to_restore = Queue(shape=word_layout(), depth=words, block=True)
         m.submodules.gathered_words = gathered = Queue(shape=word_layout(), depth=words, block=True)

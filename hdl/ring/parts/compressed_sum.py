@@ -53,7 +53,7 @@ def _is_added(record, setup):
 
 
 def _takes_local(record, setup):
-    """Whether the local gradient is added to a packet here; the optimizer forms an update's last sum."""
+    """Whether the adder adds the local gradient to a packet; in updates the optimizer forms the last sum."""
     return is_scatter(record) & ~(is_final(record) & setup.fused)
 
 
@@ -84,7 +84,7 @@ def _decoded_from(record, setup):
 
 
 def _is_forwarded(record, setup):
-    """Whether a packet, or the sum formed from it, is forwarded."""
+    """Whether a packet is forwarded, either unchanged or as the sum formed from it."""
     return ~setup.alone & ((is_scatter(record) & ~is_final(record))
                            | (is_gather(record) & (~record.last | setup.pass_on)))
 
@@ -101,7 +101,7 @@ def describe(config):
         name="sums",
         component=CompressedSum,
         instructions=(
-            # Reads of gradients to be encoded: for the first step of a segment, and to be added to incoming packets.
+            # Gradients are read and encoded for the first step of a segment, and to be added to incoming packets.
             job(config, "sending_job", ENCODE, "gradients", when=_is_sent),
             job(config, "adding_job", ENCODE, "gradients", when=_is_added),
             # Destinations of each sum, one bit for each member of SummedTo.
@@ -140,7 +140,7 @@ class CompressedSum(Part):
         words = stream.Signature(word_layout())
         rows = stream.Signature(beat_layout(config.lanes))
         super().__init__(config, description, {
-            # Packets that the local gradient is added to.
+            # Packets for the adder, which adds the local gradient.
             "to_adder": In(words),
             # Packets that are decoded as they arrive.
             "to_decoder": In(words),
@@ -152,7 +152,7 @@ class CompressedSum(Part):
             "forwarded": Out(words),
             # Sums for the optimizer, in a fused update.
             "finished": Out(rows),
-            # Sums for the gradient memory, in other commands.
+            # Sums for the gradient memory, in commands other than fused updates.
             "write_back": Out(rows),
             # Finished sums of the node's own block, for the gather.
             "kept": Out(words),

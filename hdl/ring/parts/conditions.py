@@ -50,7 +50,7 @@ def has_blocks(setup):
 
 
 def has_words(setup):
-    """Whether a broadcast moves weights uncoded in a node with formats."""
+    """Whether a broadcast sends the weights as uncoded words, on a node with broadcast formats."""
     return setup.format == 0
 
 
@@ -82,7 +82,7 @@ def is_weights(record, setup):
 
 
 def is_update(record, setup):
-    """Whether the optimizer updates the segment of a record."""
+    """Whether the record's segment is updated by the optimizer."""
     return setup.fused
 
 

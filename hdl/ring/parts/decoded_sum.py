@@ -1,4 +1,4 @@
-"""Decoded sum: gradients that are decoded, added and encoded again at every hop.
+"""Path of a decoded sum: gradients are decoded, added and encoded again at every hop.
 
 The last sum of a reduce-scatter is written back without being encoded, just as the last sum of a fused update goes to
 the optimizer. Without a lag, the next packet to be sent would wait for the last packet of the segment. So the last
@@ -34,8 +34,8 @@ class _Sums(Sequence):
         return Path(steps=is_reduce_scatter(command.setup), first=command.following)
 
 
-#: Sums of packets and local gradients, in the order of their formation: the encoded sums and, in place of a gather,
-#: the last sums of a reduce-scatter.
+#: Sums of packets and local gradients, in the order of their computation: the encoded sums and, in a
+#: reduce-scatter, which has no gather, the last sums.
 SUMS = _Sums()
 
 
@@ -100,7 +100,7 @@ def _is_kept(record, setup):
 
 
 def is_encoded(record, setup):
-    """Whether a sum is encoded: all except the last sums of a reduce-scatter, which replace a gather."""
+    """Whether a sum is encoded; the last sums of a reduce-scatter, which replace a gather, are not."""
     return is_scatter(record)
 
 
@@ -138,7 +138,7 @@ def describe(config):
     """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where sums are added in coded form."""
     if config.adds_compressed:
         return None
-    lossy = config.has_residual  # in this case, a separate part adds the residual to local gradients
+    lossy = config.has_residual  # then a separate part adds the residual to local gradients
     return PartDescription(
         name="sums",
         component=DecodedSum,
@@ -178,7 +178,7 @@ def describe(config):
 
 
 class DecodedSum(Part):
-    """Decode packets, add the local gradient, and encode the sum, on one path for all sent packets."""
+    """Decode packets, add the local gradient, and encode the sum; all sent packets share one path."""
 
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
@@ -199,7 +199,7 @@ class DecodedSum(Part):
             "forwarded": Out(words),
             # Sums for the optimizer, in a fused update.
             "finished": Out(rows),
-            # Sums for the gradient memory, in other commands.
+            # Sums for the gradient memory, in all commands other than fused updates.
             "write_back": Out(rows),
             # Finished sums of the node's own block, for the gather.
             "kept": Out(words),
@@ -223,9 +223,9 @@ class DecodedSum(Part):
         m.submodules.coded_demux = coded = PacketDemux(outputs=len(CodedTo))
         m.submodules.decoded_demux = decoded = PacketDemux(outputs=len(DecodedTo), shape=beats)
         m.submodules.written_mux = written = PacketMux(inputs=len(WrittenFrom), shape=beats)
-        # A segment can wait in front of the link, so that the path does not stop, and in front of the decoder. Kept
-        # sums are for the gather, which lags by one segment, as do the last sums of a reduce-scatter. While one of
-        # these is formed, the encoder holds the rows of the previous sum.
+        # One segment can wait for the link, so that the path does not stop, and another for the decoder. Kept sums
+        # are for the gather, which lags by one segment, as do the last sums of a reduce-scatter. While one of these
+        # is formed, the encoder holds the rows of the previous sum.
         m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * words, block=True)
         m.submodules.to_decode = to_decode = Queue(shape=word_layout(), depth=words, block=True)
         m.submodules.last_rows = last = Queue(shape=beats, depth=2 * segment // lanes, block=True)

@@ -38,7 +38,7 @@ def describe(config):
 
 
 class MasterWeights(Part):
-    """Read master weights for the optimizer, write updated ones, and also output them for raw weights."""
+    """Read master weights for the optimizer, write updated ones and, for raw weights, output them too."""
 
     def __init__(self, *, config, description):
         rows = stream.Signature(beat_layout(config.lanes))

@@ -38,7 +38,7 @@ def split(m, config, name, sink):
 
 
 def join(m, config, name, source):
-    """Return a stream of rows that are joined from the beats of a source in the optimizer."""
+    """Join the beats of a source in the optimizer into memory rows; return the stream of rows."""
     if beat_lanes(config) == config.lanes:
         return source
     m.submodules[f"{name}_joiner"] = joiner = RowJoiner(lanes=config.lanes, slice_lanes=beat_lanes(config))

@@ -156,7 +156,7 @@ def part_setup_layout(config):
 def pulses_layout():
     """Events in a cycle: counts for registers of the same name, and conditions for an event's flags.
 
-    Parts drive the first group of fields, and the datapath drives the second.
+    Parts drive the fields up to ``malformed``, and the datapath drives the fields after it.
     """
     return data.StructLayout(
         {
@@ -181,17 +181,17 @@ def pulses_layout():
 
 @dataclasses.dataclass(frozen=True)
 class Alternative:
-    """Alternative sequence that an instruction follows in some commands."""
+    """Sequence that an instruction follows instead of its own during some commands."""
 
     sequence: Sequence
-    #: Function of the setup: whether the command uses the alternative.
+    #: Function of the setup that is true if the command uses the alternative.
     during: Callable[[Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """A queue of routes, jobs or commands for a part, one for each record of a sequence that has elements and is
-    selected by ``when``.
+    """Queue of routes, jobs or commands for a part, with an entry for each record of a sequence that is not empty and
+    is selected by ``when``.
 
     ``when`` and ``payload`` are functions of the record and of the command's setup.
     """
@@ -215,7 +215,7 @@ class Instruction:
         return (self.sequence,) if self.alternative is None else (self.sequence, self.alternative.sequence)
 
     def ports(self, flow):
-        """Signature members for the instruction: with ``Out`` for the sequencer, or with ``In`` for a part."""
+        """Signature members for the instruction: ``Out`` for the sequencer's side, ``In`` for a part's side."""
         done = {f"{self.name}_done": flow.flip()(1)} if self.awaited else {}
         return {self.name: flow(stream.Signature(self.shape)), **done}
 
@@ -256,13 +256,13 @@ def job(config, name, sequence, memory, *, packs=False, **options):
 class Input:
     """A stream that a part receives from a channel."""
 
-    #: Name of the stream at the part. Parts with equally named inputs at INGRESS share it, in different commands.
+    #: Name of the stream at the part. Parts with the same input name at INGRESS share it, in different commands.
     name: str
     channel: Channel
     _: dataclasses.KW_ONLY
     #: For INGRESS only: function of an ingress record and the setup: whether the input accepts the packet.
     packets: Callable[[Any, Any], Any] | None = None
-    #: For INGRESS only: function of the setup: whether the part accepts packets in the command; by default always.
+    #: For INGRESS only: function of the setup, true if the part accepts packets in the command; by default always.
     during: Callable[[Any], Any] | None = None
 
 
@@ -284,7 +284,7 @@ class PartDescription:
 
     #: Name of the submodule.
     name: str
-    #: Class of the part, with parameters ``config`` and ``description``.
+    #: Class that implements the part; its parameters are ``config`` and ``description``.
     component: type["Part"]
     instructions: tuple[Instruction, ...] = ()
     #: Number of ports to each memory, by the names of :func:`hdl.memory_map.memory_map`.
@@ -294,7 +294,7 @@ class PartDescription:
     ahead: tuple[str, ...] = ()
     inputs: tuple[Input, ...] = ()
     outputs: tuple[Output, ...] = ()
-    #: Members of :func:`pulses_layout` that the part drives.
+    #: Fields of :func:`pulses_layout` that this part drives.
     pulses: tuple[str, ...] = ()
     #: Whether the part sends every packet of a scatter-reduce to ENCODED, instead of only the first of each segment.
     encodes_all: bool = False
@@ -402,12 +402,12 @@ class Part(wiring.Component):
         })
 
     def _connect_read(self, m, reader, memory, index=0):
-        """Connect a reader to a port of a memory and, if the reader is strided, to the pitch of the command."""
+        """Connect a reader to a port of a memory and, if the reader is strided, to the command's pitch."""
         self._connect_pitch(m, reader)
         wiring.connect(m, reader=reader.port, memory=wiring.flipped(getattr(self, f"{memory}_read")[index]))
 
     def _connect_write(self, m, writer, memory, index=0):
-        """Connect a writer to a port of a memory and, if the writer is strided, to the pitch of the command."""
+        """Connect a writer to a port of a memory and, if the writer is strided, to the command's pitch."""
         self._connect_pitch(m, writer)
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(getattr(self, f"{memory}_write")[index]))
 

@@ -68,7 +68,7 @@ class RawWeights(Part):
             "updated": In(rows),
             # Updated weights for the ring, in beats of the optimizer.
             "broadcast": In(stream.Signature(beat_layout(beat_lanes(config)))),
-            # Weights of the root, before and after the codec of a server that supports formats.
+            # Weights at the root before its codec, and weights after it, in a server that supports formats.
             **({"stored": Out(rows), "coded": In(rows)} if config.serves_formats else {}),
             # Weights from the ring, for the weight memory.
             "write_back": Out(rows),

@@ -52,7 +52,7 @@ def describe(config):
             # Reads of the local gradient.
             job(config, "gradient_job", OWN, "gradients",
                 when=_is_local_update if config.is_server else is_update),
-            # Commands for the optimizer, with the ring and the local gradient as its workers.
+            # Commands for the optimizer; it has two workers, the ring and the local gradient.
             Instruction("bursts", OWN, command_layout(2, config.segment), burst, when=is_update),
             # Reads and writes of state planes.
             *(instruction for plane in planes for instruction in _state_jobs(config, plane)),

@@ -43,7 +43,7 @@ class Array:
     operands: str = FP32  # number format of the operands
 
     def engine(self, **options: Any) -> Engine:
-        """Create the golden engine of the array; ``options`` are further options of the engine."""
+        """Create a golden engine with the properties of this array; ``options`` are passed to :class:`Engine`."""
         return Engine(rows=self.rows, lanes=self.lanes, blocks=self.blocks, operands=self.operands, **options)
 
     @property
@@ -133,13 +133,13 @@ def ended(instructions: Sequence[Words]) -> Words:
 
 
 def with_strides(operands: Mapping[str, Matrix]) -> dict[str, Any]:
-    """Return the fields of operands and their strides."""
+    """Return instruction fields with the operands and their strides, by field name."""
     return {field: value for name, (operand, stride) in operands.items()
             for field, value in ((name, operand), (f"stride_{name}", stride))}
 
 
 class Buffers:
-    """Buffers of activations. Each has a number and an address, by default after the previous buffer."""
+    """Buffers of activations, each with a number and an address, by default the address after the previous buffer."""
 
     def __init__(self, lanes: int, places: Mapping[str, int] | None):
         self._lanes = lanes

@@ -84,7 +84,7 @@ class TextLists:
 
     @property
     def programs(self) -> list[ListProgram]:
-        """The lists for the first group of a share, and the lists for each further group."""
+        """Return two programs: the lists for the first group of a share, and the lists for each further group."""
         return [ListProgram(words=self.words, base=self.base, starts=(*self.forward, *backward),
                             examples=self.context, given=(), taken=())
                 for backward in (self.first, self.further)]
@@ -265,7 +265,7 @@ class _Compiler:
                       start=positions, target=positions)
 
     def _scaled(self, x: str) -> str:
-        """Return a layer norm's scaled rows for use in a gradient, as stored by forward or scaled again."""
+        """Return the scaled rows of a layer norm for a gradient, as stored by forward or scaled again here."""
         if not self._again or not x.startswith("scaled "):
             return x
         name, rows, width = x.removeprefix("scaled "), self._rows, self._config.width
@@ -284,7 +284,7 @@ class _Compiler:
                        c=buffers.new(inward, rows, inputs), gate=buffers[x] if gate else None)
 
     def _norm_back(self, name: str, target: str, *, start: str | None = None) -> str:
-        """Add the gradients of a layer norm and of its input, summed with ``start``; return the sum's name."""
+        """Add the gradients of a layer norm and, plus ``start``, of its input; return the input gradient's name."""
         buffers, rows, width = self._buffers, self._rows, self._config.width
         upstream, products = f"d scaled {name}", f"products {name}"
         added: dict[str, Any] = {} if start is None else {"start": buffers[start]}
@@ -465,11 +465,11 @@ class ListCycles:
         return memories
 
     def walks(self, words: Sequence[npt.NDArray[np.uint32]]) -> int:
-        """Return the cycles of a list with its END, except for the cycles of its jobs."""
+        """Return the cycles of a list, including its END but not the cycles of its jobs."""
         return command_cycles(list(words), self._length, lanes=self._lanes, answer=MemoryAccess.latency)
 
 
-#: Index of each operand's word, by kind of instruction.
+#: Word index of each operand within an instruction, by kind of instruction.
 _OPERANDS = {int(kind): [field.offset // 32 for _, field in layout if field.shape == layer_list.operand_layout()]
              for kind, layout in ((Kind.GEMM, layer_list.gemm_layout()), (Kind.VECTOR, layer_list.vector_layout()),
                                   (Kind.ROWS, layer_list.row_layout()))}
@@ -479,7 +479,7 @@ _BASE, _OWNER = (1 << BASE_BITS) - 1, (1 << OWNER_BITS) - 1 << BASE_BITS
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Operation:
-    """An instruction, and the instructions before it that access no buffer."""
+    """An instruction, together with the instructions before it that access no buffer."""
 
     #: Names of the buffers that are read, and of the buffers that are written.
     reads: tuple[str, ...]

@@ -99,7 +99,7 @@ class _Builder:
         self._step(write, reads, function, self.shapes[reads.split(", ")[0]], elementwise=True)
 
     def _row(self, write: str, reads: str, function: Callable[..., Any]) -> None:
-        """Add a step with one result per row."""
+        """Add a step with one result for each row of the first buffer that it reads."""
         self._step(write, reads, function, (self.shapes[reads.split(", ")[0]][0], 1))
 
     def _product(self, write: str | None, reads: str, function: Callable[..., Any], sizes: tuple[int, int, int], *,
@@ -238,7 +238,7 @@ class _Builder:
         self._step(None, f"{upstream}, tokens", embed)
 
     def _scaled(self, x: str) -> str:
-        """Return the scaled rows of a layer norm for use in a gradient: stored by forward, or scaled again."""
+        """Return the scaled rows of a layer norm for a gradient: as stored by forward, or scaled again here."""
         if not self._again or not x.startswith("scaled "):
             return x
         self._scale(f"{x} again", x.removeprefix("scaled "))
@@ -278,7 +278,7 @@ class _Builder:
             return _into(gradients[side], lambda x, upstream: product(x.T, upstream))
 
         def part(number: int, reads: str, function: Callable[[Array, Array, int], Array]) -> None:
-            """Add the gradient of queries, keys or values."""
+            """Add the gradient of the queries, keys or values, as selected by ``number``."""
             self._product(f"d parts {n}", reads, lambda x, other: np.hstack([
                 function(x, other, head) for head in range(heads)]), sizes, count=heads, shape=(rows, 3 * width),
                 columns=(number * width, (number + 1) * width))

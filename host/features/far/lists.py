@@ -230,7 +230,7 @@ class FarText:
     commands: tuple[list[Work], list[Work]]
     words: Words  # all lists, and zeros in place of the sequences' characters, labels and losses
     base: int  # address of the first list, after all buffers
-    whole: TextLists  # undivided lists, with the addresses of the sequences
+    whole: TextLists  # lists before they are divided, with the addresses of the sequences
     far: int  # words of far memory in use
     cycles: tuple[int, int]  # modelled cycles for the first sequence of a share, and for each further one
     steps: Mapping[str, tuple[int, ...]]  # operations of each computing event, by the name of its first command
@@ -326,7 +326,7 @@ class _Placed:
         return [self._operations.operations(further=False)[number] for number in numbers]
 
     def _key(self, name: str, *, after: bool) -> _Key:
-        """Version of a map that is accessed before or after the loss; other buffers have only one version."""
+        """Name of a buffer, and its version before or after the loss; buffers other than maps have one version."""
         return name, self._versions.latest(self._number[name])[1] if after and name in self._number else 0
 
     def _remade(self, number: int, numbers: Sequence[int]) -> Iterator[dict[str, _Key]]:

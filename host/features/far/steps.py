@@ -213,7 +213,7 @@ def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer,
 
 
 def _measured(ring: Ring, operations: TextOperations, lists: FarText) -> Chain:
-    """Chain with the cycles measured for a plan's lists, run in order on the nodes' current sequence."""
+    """Chain with the cycles of a plan's lists, measured by running them in order on the nodes' current sequence."""
     works = lists.commands[0]
     outcomes = ring.compute.run_layers([part.fields["weight_base"] for part in works],
                                        [lists.whole.context] * ring.nodes)

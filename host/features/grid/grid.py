@@ -86,8 +86,8 @@ class NodeSetting:
     """Setting of a node's switch."""
 
     outputs: tuple[Source, ...]  # source of each sending port
-    # seat in each ring that field ``port`` of a command can select, or None. 0 selects the ring of the node's row, or
-    # the flat ring; 1 selects the ring of its column
+    # seat of the node in each ring that a command's field ``port`` can select, or None; port 0 selects the ring of
+    # the node's row, or the flat ring, and port 1 the ring of its column
     seats: tuple[Seat | None, ...]
 
 
@@ -313,7 +313,7 @@ def closed_trail(links: Mapping[Link, int], nodes: Collection[int]) -> list[Link
 
 
 class _Search:
-    """Backtracking search among the trails of one length."""
+    """Backtracking search for a closed trail of a given length: a path that uses no link twice."""
 
     def __init__(self, links: Mapping[Link, int], nodes: frozenset[int], start: int, length: int) -> None:
         self._leaving: dict[int, list[tuple[Link, int, int]]] = {}
@@ -332,7 +332,7 @@ class _Search:
         left = self._length - len(trail)
         if left == 0:
             return node == self._start and not missing
-        # Each missing node requires a link, and so does the way back to the start.
+        # Each missing node requires one more link, and so does the return to the start.
         if len(missing) + (1 if missing or node != self._start else 0) > left or (node, used) in self._dead:
             return False
         if self._lost(node, used, missing):

@@ -56,7 +56,7 @@ def _owner_of(owned: Mapping[int, Indices], length: int) -> npt.NDArray[np.int64
 
 
 def moved(old: Mapping[int, Indices], new: Mapping[int, Indices]) -> int:
-    """Count the elements that get a different owner."""
+    """Count the elements with different owners in the old and in the new partition."""
     length = sum(map(len, new.values()))
     return int(np.count_nonzero(_owner_of(old, length) != _owner_of(new, length)))
 

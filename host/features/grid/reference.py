@@ -48,8 +48,8 @@ class GridReference(Reference):
                       traffic=self._together(*update.traffic))
 
     def _together(self, sums: list[Traffic], updates: list[Traffic], gathers: list[Traffic]) -> Traffic:
-        """Combine the traffic of a step. Hops in rows precede hops in columns. A bound is the sum of the largest
-        bounds of the rows' sums, of the columns' updates, and of the gathers."""
+        """Combine the traffic of a step, with hops in rows before hops in columns. Its bound adds the largest bounds
+        of the rows' sums, of the columns' updates, and of the gathers of weights."""
         rows, columns = self._rows, self._columns
         gather, = gathers
         sizes = [len(block) for block in block_indices(len(self.master), columns)]

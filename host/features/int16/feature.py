@@ -19,7 +19,7 @@ __all__ = ["FEATURE", "Int16Feature"]
 
 
 class Int16Feature(Feature):
-    """Elements, golden nodes and golden state of 16-bit integers."""
+    """Feature of 16-bit integers: their element format, golden nodes and golden state."""
 
     def elements(self) -> "Int16Elements":
         from host.features.int16.elements import Int16Elements

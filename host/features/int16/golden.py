@@ -57,7 +57,7 @@ class IntegerReference(Reference):
     """Golden model of a training run on an int16 node."""
 
     counter = "COMPRESSED_WORDS"
-    #: A node without links compresses the elements that it keeps, like a node at the only hop in a ring of two.
+    #: A single node compresses the elements that it keeps, as a node does at the only hop in a ring of two.
     equivalent_nodes = 2.0
 
     def __init__(self, weights: Vector):

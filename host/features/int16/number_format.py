@@ -47,7 +47,7 @@ class FixedPoint(Elements):
 
     @classmethod
     def of(cls, learning_rate: float, count: int) -> "FixedPoint":
-        """Choose the format for a run, given its first learning rate and the ``count`` of its largest batch."""
+        """Choose the format for a run from its first learning rate and ``count``, the size of its largest batch."""
         if count < 1:
             raise ValueError(f"Example count must be at least 1, not {count!r}")
         exponent = math.frexp(learning_rate / count)[1] - 1 if learning_rate > 0 else 0

@@ -250,7 +250,7 @@ class OverlappingExecution(ProgramExecution):
         return [list(dataclasses.astuple(span)) for span in self.spans] or None
 
     def write_copies(self, even: Vector, odd: Vector) -> None:
-        """Write both copies of the weights as whole vectors, and the distance between them."""
+        """Write both copies of the weights as whole vectors, and set the distance between them on the nodes."""
         self._ring.settings.set_weight_stride(self._second.base)
         if self.apart:
             self._ring.memory.write_weights(even[:self.apart])
@@ -324,7 +324,7 @@ def run_passes(ring: TrainingRing, program: CompiledProgram, settings: Sequence[
     ``backward 1`` where COMPUTE copies gradients, ``forward 1`` where even and odd passes have separate inputs.
     """
     tags = {task.name: task.place for task in program.tasks}
-    # by tag of the last command that uses the data: the function that replaces the data, and the flag that is set
+    # tag of the last command that uses some data: function that replaces the data, and flag to set afterwards
     feeds = {tags[after]: (give, STAGED_FLAG),
              tags["latch"]: (lambda number: ring.settings.write(settings[number]), SETTINGS_FLAG)}
     ended = {tag: [0] * ring.nodes for tag in feeds}

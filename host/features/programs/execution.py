@@ -172,7 +172,7 @@ class ProgramExecution(Execution):
         return self._loaded[2]
 
     def _program(self, schedule: Schedule | None) -> CompiledProgram:
-        """Build the program of a schedule, and make its collectives the :attr:`parts` of a step."""
+        """Build the program of a schedule, and store its collectives as the :attr:`parts` of a step."""
         if schedule is None or self._costs is None:
             return fused(self._length, owner=self._ring.partition.root)
         program = _build(self._ring.config, self._layers, schedule, self._ring.nodes, self._costs,
@@ -258,7 +258,7 @@ def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig)
 
 
 def overlaps(config: TrainingConfig) -> list[str]:
-    """Schedules to compare, with chunks of 2, 4, … layers, fewer than all layers but the last."""
+    """Schedules to compare; chunk sizes are the powers of two from 2 that are below the number of hidden layers."""
     sizes = itertools.takewhile(lambda size: size < len(config.hidden), (2 << n for n in itertools.count()))
     return [*OVERLAPS, *(f"chunks:{size}" for size in sizes)]
 
@@ -288,7 +288,7 @@ def _build(node: NodeConfig, layers: Sequence[Dense], schedule: Schedule, nodes:
            packed_state: bool, computer: Differentiator | None = None) -> CompiledProgram:
     schedule.check_state(packed=packed_state)
     computed = None if computer is None else Computed(computer.commands, computer.lengths)
-    # The driver sends the commands of a default program to nodes without programs.
+    # Nodes without programs can run a default program, since the driver sends them the commands.
     depth = (node.programs or Programs()).depth
     return build(schedule, layers, nodes=nodes, costs=costs, staged=layers[-1].base + layers[-1].length,
                  computed=computed, depth=depth, distance=distance_of(node))

@@ -162,7 +162,7 @@ class GoldenPrograms:
 
 
 def _timed(programs: Sequence[list[list[Command]]], rank: int, nodes: GoldenNodes) -> list[list[Timed]] | None:
-    """Commands of queues for the model of time; None if waits for a node's own commands differ by node."""
+    """Return each queue's commands for the timing model, or None if waits for a node's own commands differ."""
     if any(list(map(len, program)) != list(map(len, programs[0])) for program in programs):
         return None
     queues = []

@@ -28,7 +28,7 @@ class Region:
     space: str
     #: First element; a multiple of 32.
     base: int
-    #: Number of elements. Only the last group may be partial.
+    #: Number of elements, in groups of 32; only the last group may be incomplete.
     length: int
     #: Distance between successive groups, in groups; 1 is contiguous.
     stride: int = 1
@@ -55,7 +55,7 @@ class Region:
         return f"{self.space}[{self.base}:{end}{every}]"
 
     def _groups(self, odd: int) -> range:
-        """Numbers of the groups that the region contains in even passes (0) or odd passes (1)."""
+        """Numbers of the groups of 32 elements that the region contains in even passes (0) or odd passes (1)."""
         first = (self.base + odd * self.alternate) // GROUP
         return range(first, first + self.stride * -(-self.length // GROUP), self.stride)
 
@@ -152,7 +152,7 @@ def _shared(first: Touch, second: Touch, first_odd: int, second_odd: int) -> Reg
 
 
 def conflicts(touches: Sequence[Touch]) -> list[Conflict]:
-    """For each other queue, find the latest command that a command must follow, by distance in passes.
+    """Find, for each command and other queue, the latest command that it must follow, by distance in passes.
 
     Earlier commands of that queue have ended when the latest command has ended. Commands more than two passes apart
     need not be compared, since the same command two passes later comes between them.
@@ -175,7 +175,7 @@ def conflicts(touches: Sequence[Touch]) -> list[Conflict]:
 
 
 def needed(queues: Sequence[int], conflicts: Sequence[Conflict]) -> list[dict[int, Wait]]:
-    """Return, for each command and each other queue, the latest wait that its conflicts require."""
+    """Return the waits of each command: for each other queue, the latest wait that its conflicts require."""
     positions = places(queues)
     waits: list[dict[int, Wait]] = [{} for _ in queues]
     for conflict in conflicts:

@@ -66,11 +66,11 @@ class Staged:
     programs: list[list[list[Command]]]
     model: int  # number of the staged program
     set: int | None = None  # first set in which the programs apply; None until the edit is acknowledged
-    comparisons: int = 0  # number of comparisons by an edit that was then withdrawn
+    comparisons: int = 0  # number of comparisons in an edit that was later withdrawn
 
 
 class RingPrograms:
-    """Programs of all nodes. Their commands may run only lists that are ``planned``."""
+    """Programs of all nodes; when a memory plan is set, their commands may run only its ``planned`` lists."""
 
     def __init__(self, devices: Devices, commands: CommandQueueing, planned: PlannedLists):
         self._devices = devices
@@ -96,7 +96,7 @@ class RingPrograms:
 
     @property
     def loaded(self) -> tuple[int, list[list[list[Command]]]]:
-        """Number and commands of the last loaded program; 0 and empty if there is none, or a load failed."""
+        """Number and commands of the loaded program; 0 and an empty list if none is loaded or a load failed."""
         return (self._model, self._programs) if self._all_loaded else (0, [])
 
     @property
@@ -191,7 +191,7 @@ class RingPrograms:
         self._devices.ask(lambda rank, device: device.submit_load_program(0, [], idle=True))
 
     def compare_staged(self, *, number: int) -> None:
-        """Make nodes compare their idle banks with the digests of the staged programs; the edit has this number. A
+        """Make nodes compare their idle banks with the digests of the staged programs, by an edit with this number. A
         load without commands then withdraws the edit and leaves the program unchanged.
 
         Raises ``DeviceError`` if a node has received different words, or is in a different set; its idle bank is then
@@ -326,7 +326,7 @@ class RingPrograms:
 
     @property
     def _longest_look(self) -> int:
-        """Maximum cycles to poll for events; unlimited if the n-th events of all nodes occur almost together."""
+        """Maximum cycles to poll for events; unlimited if all nodes report their n-th events almost together."""
         if any(command.round for program in self._programs for queue in program for command in queue):
             return _SHORT_LOOK
         return _LOOK if len({tuple(map(len, program)) for program in self._programs}) > 1 else (1 << 32) - 1
@@ -385,7 +385,7 @@ def _outcome(events: list[list[Event]], traces: list[list[TraceRecord]]) -> Outc
     def flagged(flag: EventFlag) -> tuple[int, ...]:
         return tuple(rank for rank, own in enumerate(events) if any(flag in event.flags for event in own))
 
-    # A record with a later time may come first, since of two records in a cycle one is delayed; times wrap around.
+    # One of two records in a cycle is delayed, so a record with a later time may come first; times wrap around.
     cycles: list[Cycles] = []
     for trace in traces:
         times = [(record.time - trace[0].time + (1 << 31)) % (1 << 32) - (1 << 31) for record in trace]
@@ -413,7 +413,7 @@ def edit_words(*, number: int, set: int, digest: int) -> Words:
 
 
 def digest(device: Device, program: NodeProgram, staged: Staged) -> int:
-    """Digest of the loads of all queues into a node's idle bank, and of the loads that withdrew an edit."""
+    """Digest of the words loaded into a node's idle bank, for all queues and for the loads that withdrew an edit."""
     value, queues = 0, int(device.config.queues)
     for queue in range(queues):
         value = _header(value, staged, queue=queue)

@@ -34,7 +34,7 @@ __all__ = ["SETTINGS_FLAG", "STAGED_FLAG", "Computed", "Copies", "Kind", "Schedu
 #: Flags that the host sets for each pass of a multi-pass run: gradients are staged, or settings are written.
 STAGED_FLAG, SETTINGS_FLAG = 1, 2
 
-#: Name of the region of optimizer settings that all updates of a pass use.
+#: Name of the region that contains the optimizer settings for all updates of a pass.
 _SETTINGS = "settings"
 
 
@@ -216,8 +216,8 @@ class _Builder:
                 raise ValueError("Schedule of a program must be one, not search: measure several and choose")
 
     def update(self, part: Sequence[Dense]) -> None:
-        """Add a fused update of neighbouring layers. If updates are counted, it updates a single layer on nodes with
-        master weights, and reads no weights."""
+        """Add a fused update of neighbouring layers. If updates are counted, nodes have master weights; the command
+        then updates a single layer and does not read the weights."""
         counted, state = self.copies.layers is not None, _of("state", part)
         weights = self.copies.weights(part[0]) if counted else _of("weights", part)
         self._collective("update", Collective.FUSED_UPDATE, part, writes=[weights, state], reads=[
@@ -322,8 +322,8 @@ def fused(length: int, *, owner: int | None = None) -> CompiledProgram:
 
 
 class Trials:
-    """Chunk sizes that a search tries, after the earlier ``trials``. The last trial has chunks of at least ``most``
-    layers, which are all layers but the last."""
+    """Chunk sizes that a search tries, continuing from earlier ``trials``. The last trial has chunks of at least
+    ``most`` layers; this is the number of all layers except the last one."""
 
     def __init__(self, most: int, trials: Sequence[tuple[int, int]] = ()):
         if most < 1:
@@ -343,7 +343,7 @@ class Trials:
 
     @property
     def size(self) -> int:
-        """The size to try next, or the chosen size after the search is over."""
+        """Chunk size to try next or, when the search is over, the chosen chunk size."""
         if self.over:
             return self.trials[-2 if self._longer else -1][0]
         return 2 * self.trials[-1][0] if self.trials else 1

@@ -49,7 +49,7 @@ Row = dict[str, Any]
 
 INPUT_SCALE = 1 / 16  # pixels are multiples of this scale
 
-#: Names in `make synth` of the units for an integer offset and for a float offset, each for 8 and for 4 bits.
+#: Names that `make synth` uses for the units with an integer offset and with a float offset, for 8 and 4 bits.
 _UNITS = {True: "quantization.integer_offset", False: "quantization.float_offset"}
 UNITS = tuple(f"{unit}{option}" for unit in _UNITS.values() for option in ("", "-bits=4"))
 
@@ -88,7 +88,7 @@ class Candidate:
 
 
 def candidates(layers: int, base: QuantizationConfig | None = None) -> list[Candidate]:
-    """Create all candidates for a network with ``layers`` layers, with the calibration of ``base``."""
+    """Create all candidates for a network with ``layers`` layers; they use the calibration of ``base``."""
     config = functools.partial(dataclasses.replace, base or QuantizationConfig())
     return [
         *(Candidate(network=TRAINED, config=config(
@@ -255,7 +255,7 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing, cho
 
 
 def _grid(name: str, weights: npt.NDArray[np.floating]) -> dict[str, Any]:
-    """Return the distribution of weights, and the values that 4-bit codes can represent."""
+    """Return the histogram of weights, and the values that the 4-bit codes of each scheme can represent."""
     counts, edges = np.histogram(weights, bins=60)
     levels = {}
     for scheme, extrema in SCHEMES:

@@ -25,7 +25,7 @@ LARGEST = 1 << 24
 
 Arrays = dict[str, npt.NDArray[Any]]
 
-#: Types of the arrays in a file's header; all contain single values.
+#: Types of the single values in a file's header, by the names of their arrays.
 _HEADER = {"schema": np.str_, "version": np.int64, "scheme": np.str_, "rounding": np.str_, "layers": np.int64}
 
 

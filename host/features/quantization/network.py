@@ -94,7 +94,7 @@ class QuantizedLayer:
 
     @property
     def units(self) -> Floats:
-        """The unit in which each output's accumulator counts: S · Sx."""
+        """Value of one unit in each output's accumulator: S · Sx."""
         return self.weights.scales * self.input.scale
 
 

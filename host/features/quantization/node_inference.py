@@ -174,7 +174,7 @@ def pack_inputs(layout: Program, x: npt.ArrayLike) -> Words:
 
 
 def unpack_outputs(layout: Program, words: Words) -> Integers:
-    """Unpack words of the gradient memory into sums, with one sample in each row."""
+    """Unpack the sums from words of the gradient memory; each row contains the outputs for one sample."""
     rows = words.astype(np.uint32).view(np.int32).reshape(-1, _rows(layout.outputs, layout.lanes) * layout.lanes)
     return rows[:, :layout.outputs].astype(np.int64)
 

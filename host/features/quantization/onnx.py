@@ -32,7 +32,7 @@ LARGEST = 1 << 24
 
 
 def _reversed(weights: QuantizedWeights) -> QuantizedWeights:
-    """Return the same weights with codes that count in the opposite direction."""
+    """Return the same weights with reversed codes: each code c becomes 2**bits - 1 - c."""
     top = 2**weights.bits - 1
     variant, change = (Variant.MIN, -top) if weights.variant is Variant.MAX else (Variant.MAX, top)
     return dataclasses.replace(weights, variant=variant, codes=top - weights.codes, offsets=weights.offsets + change)
@@ -151,7 +151,7 @@ def compare_answers(network: QuantizedNetwork, sums: npt.NDArray[np.int64],
 
 
 class _Graph:
-    """A chain of nodes, which are taken one after another."""
+    """An ONNX graph that is a chain of nodes, which are taken one after another."""
 
     def __init__(self, model: Any):
         from onnx import numpy_helper
@@ -171,7 +171,7 @@ class _Graph:
         self.end: str = graph.output[0].name
 
     def take(self, *operations: str) -> Any:
-        """Take the only node after the stream, one of ``operations``; its output becomes the stream."""
+        """Return the only node that reads the stream, one of ``operations``; its output becomes the stream."""
         users = self.users.get(self.stream, [])
         if len(users) != 1 or users[0].op_type not in operations:
             raise ValueError(f"Behind {self.stream!r} must be one {' or '.join(operations)}, not "

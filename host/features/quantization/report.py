@@ -165,7 +165,7 @@ def _draw_skewed(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _decibels(row: dict[str, Any]) -> float:
-    """Height of the bar for the quality of a row's scores; zero if they are exact or the errors overflow."""
+    """Height in decibels of the bar for the quality of a row's scores; 0 if they are exact or errors overflow."""
     value = row["scores_db"]
     return 0.0 if value is None or not np.isfinite(value) else float(value)
 

@@ -141,10 +141,10 @@ def _integers(quotients: Floats, rounding: Rounding) -> Integers:
 
 
 def _aligned(low: Floats, high: Floats, top: int) -> tuple[Floats, Floats]:
-    """Return the nearest enclosing range that includes zero as one of its ``top`` + 1 levels."""
+    """Return the nearest range around ``low`` and ``high`` that has zero as one of its ``top`` + 1 levels."""
     near = np.rint(-low * top / np.where(high > low, high - low, 1))
     below = np.clip(np.stack([near, near - 1, near + 1]), 0, top)
-    # This is 0 / 0 if a side has no weight, and infinite if it has weights but no level.
+    # The quotient is 0 / 0 if a side has no weight, and infinite if it has weights but no level.
     with np.errstate(divide="ignore", invalid="ignore"):
         steps = np.fmax(-low / below, high / (top - below))
     best = np.where(np.isnan(steps), np.inf, steps).argmin(axis=0)[None]

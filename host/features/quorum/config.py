@@ -68,7 +68,7 @@ class LateConfig:
 
     @property
     def closing(self) -> int:
-        """Number of timely gradients that close a round."""
+        """Number of timely gradients after which a round is closed."""
         return self.workers if self.late is Late.WAIT else self.quorum
 
     @property

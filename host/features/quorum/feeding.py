@@ -59,7 +59,7 @@ class Closing:
             raise ValueError(f"Weights of late gradients must not grow with their age, not {self.weights!r}")
 
     def registers(self) -> dict[str, int | float]:
-        """Return the values of the registers that hold the rules."""
+        """Return the values of the registers that define when a round closes and how stale gradients are weighted."""
         packed = sum(weight << 5 * index for index, weight in enumerate(self.weights))
         parts = {f"STALE_WEIGHTS_{n}": packed >> 25 * n & (1 << 25) - 1 for n in range(3)}
         return {"QUORUM": self.quorum, "DEADLINE": self.deadline, **parts}
@@ -67,8 +67,8 @@ class Closing:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuorumProgram:
-    """Program of a ring that computes gradients for rounds. The gradient memory contains, one after another, the two
-    slots, a buffer of zeros, and the staging buffer of COMPUTE."""
+    """Program for the nodes of a ring that compute gradients for rounds. The gradient memory contains two slots for
+    gradients, a buffer of zeros, and the staging buffer of COMPUTE, in this order."""
 
     nodes: int
     #: Number of elements of a gradient, and of the weights, which start at element 0.
@@ -113,8 +113,8 @@ class QuorumProgram:
         ]
 
     def prepare(self, ring: TrainingRing, closing: Closing, *, scale: float) -> None:
-        """Load the programs, the rules, the zeros, and the table of scales. An entry is ``scale``, the factor for a
-        single node's gradient, divided by a possible number of gradients."""
+        """Load the programs, the closing rules, the zeros, and the table of scales. Each entry of the table is
+        ``scale``, the factor for a single node's gradient, divided by a possible number of gradients."""
         if ring.nodes != self.nodes:
             raise ValueError(f"Ring must have {self.nodes} nodes, not {ring.nodes}")
         if closing.quorum > self.nodes:
@@ -143,7 +143,7 @@ class QuorumModel:
     gradient: Callable[[int, int], npt.NDArray[Any]]
     #: Called with a closed round and the contributions of all nodes, before gradients of later rounds are requested.
     closed: Callable[[Close, list[Bits]], None]
-    #: Writes the settings of a round's update before its LATCH.
+    #: Called with the number of a round to write the settings of its update, before its LATCH.
     settings: Callable[[int], None]
     #: Called with the number of each round after the first, before any node computes for it; returns False to end the
     #: run with the previous round.
@@ -157,7 +157,7 @@ class QuorumFeeder:
     def __init__(self, ring: TrainingRing, program: QuorumProgram, model: QuorumModel, *, passes: int, first: int):
         self._ring, self._program, self._model, self._rounds = ring, program, model, model.rounds
         self._first = self._newest = first
-        #: Number of the round after the run's last one.
+        #: Number of the round that follows the run's last round.
         self.last = first + passes
         self._asked = [first] * program.nodes  # number of COMPUTE commands for which the flag has been set, by rank
         self._ended = {tag: [first] * program.nodes for tag in (COMPUTE, APPLY_LATE, LATCH, UPDATE)}

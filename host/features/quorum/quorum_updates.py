@@ -25,7 +25,7 @@ class QuorumUpdates:
         self._memory = memory
 
     def write_rules(self, registers: dict[str, int | float], scales: npt.NDArray[np.uint32]) -> None:
-        """Write the rules of updates, given by register, and the table of scales."""
+        """Write the rules of quorum updates, as values by register, and the table of scales, to all nodes."""
         for name, value in registers.items():
             self._devices.write_register(name, value)
         self._memory.write_space("scales", [scales] * len(self._devices))

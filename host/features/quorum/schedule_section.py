@@ -18,7 +18,7 @@ __all__ = ["Quorum"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Quorum(Schedule):
-    """Options of the schedule of quorum updates, which do not wait for stragglers."""
+    """Options of quorum updates, a schedule that does not wait for stragglers."""
 
     kind: ClassVar[str] = "quorum"
     lead: ClassVar[str] = "--straggler"

@@ -119,7 +119,7 @@ class Workers:
         return self._rule.settings(number + 1, gradient_scale=1.0)
 
     def closed_settings(self, closed: Close) -> Settings:
-        """Settings of a closed round's update, including the factor of its sum."""
+        """Settings for the update of a closed round, including the factor by which its sum is scaled."""
         scale = float(self._scales[closed.index:closed.index + 1].view(np.float32)[0])
         return dataclasses.replace(self.settings(closed.tag), gradient_scale=scale)
 
@@ -158,7 +158,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         self.statuses: list[GradientStatus] = []
         #: Messages about workers whose gradients were mostly dropped.
         self.stragglers: list[str] = []
-        #: Number of rounds after which each worker was switched out.
+        #: Number of rounds that were complete when each worker was switched out.
         self.left_after: dict[int, int] = {}
         #: Number of each worker's computations that were abandoned at the end of a block.
         self.abandoned = [0] * config.workers
@@ -271,7 +271,7 @@ class QuorumExecutor(Executor[GradientStatus]):
                  for status in COUNTERS} for worker, before in enumerate(self._before)]
 
     def _counts_to_resume(self) -> list[dict[str, int]]:
-        """Counts without pending gradients, since a resumed ring counts pending ones as computed again."""
+        """Counts without pending gradients; a resumed ring computes these again, and counts them then."""
         return [{**counted, "computed": counted["computed"] - len(pending)}
                 for counted, pending in zip(self.counts(), self.pending(), strict=True)]
 
@@ -332,18 +332,18 @@ class QuorumExecutor(Executor[GradientStatus]):
         return self._workers.gradient(self.members[rank], number, self._batches[number])
 
     def _may_begin(self, number: int) -> bool:
-        """Whether any cycles of the run will remain after the previous round's update."""
+        """Whether cycles of the run remain for another round after the previous round's update."""
         return self.cycles + self._elapsed + self._durations[1] < self._config.cycles
 
     def _abandons(self, feeder: QuorumFeeder) -> bool:
-        """Whether computations in progress are abandoned at the end of a block: because the run ends, or because all
+        """Whether to abandon the computations in progress at the end of a block, because the run ends or because all
         of their gradients would be too late to have any weight."""
         total = self.cycles + self._span
         is_last = (self._config.cycles - total) * feeder.last < total
         return bool(feeder.computing) and (is_last or len(self._hopeless(feeder)) == len(feeder.computing))
 
     def _hopeless(self, feeder: QuorumFeeder) -> list[int]:
-        """Ranks that are computing gradients that would be too late to have any weight if rounds continued."""
+        """Ranks with computations in progress that, if rounds continued, would end too late to have any weight."""
         elapsed, durations = self._elapsed, self._durations[0]
         each = self._span // (feeder.last - len(self.statuses))
         return [rank for rank, number in feeder.computing.items()
@@ -389,7 +389,7 @@ class QuorumExecutor(Executor[GradientStatus]):
             self._begin_again(self.members, self._counts_to_resume())
 
     def _begin_again(self, members: Sequence[int], counts: list[dict[str, int]]) -> None:
-        """Restart with some members and their pending gradients; ``counts`` covers all workers so far."""
+        """Restart with ``members`` and their pending gradients; ``counts`` are all workers' counts until now."""
         self._count_from(counts)
         self._keep(members)
         self.begin()
@@ -418,7 +418,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         return True
 
     def _close(self, closed: Close, contributions: list[npt.NDArray[np.uint32]]) -> None:
-        """Update the golden model with a closed round, and check the round's ledgers."""
+        """Update the golden model with a closed round, and check that the ledger of each rank balances."""
         rounds = self._rounds
         self._ages[closed.tag] = tuple(rounds.ages[rank] for rank in sorted(rounds.ages))
         self.reference.step([row.view(np.float32) for row in contributions], self._workers.closed_settings(closed))

@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "ReplayFeature"]
 
 
 class ReplayFeature(Feature):
-    """Adds only the reason why golden nodes do not support links with replay."""
+    """Feature that only provides the reason why golden nodes do not support links with replay."""
 
     not_golden = "Links that repeat words, or slots,", "its links have no state"
 

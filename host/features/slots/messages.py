@@ -28,7 +28,7 @@ __all__ = ["MAX_NODES", "PATIENCE", "SLICE", "WINDOW", "MessageHub", "place_of"]
 
 _MESSAGE, _HEADER = places(message_header_layout()), places(header_layout())
 WINDOW = 4  # maximum unanswered messages to all nodes together, equal to the number that each gate stores
-MAX_NODES = 15  # largest ring with ranks that fit the fields of a message
+MAX_NODES = 15  # size of the largest ring for which ranks fit the fields of a message
 #: A message is repeated after this number of cycles without any packet, or this number of packets of other nodes.
 PATIENCE, OTHERS = 8192, 32
 SLICE = 4096  # cycles that a node waits for an event in one request; a longer wait is split into several requests
@@ -48,7 +48,7 @@ class _Piece:
     """Part of a request, with a separate tag: ``words`` without the tag, and the answer so far."""
 
     words: Words
-    tag: int | None = None  # None until a message of the piece has been sent
+    tag: int | None = None  # tag of the piece's messages; None until one has been sent
     waiting: deque[Words] = dataclasses.field(default_factory=deque)  # messages that are still to be sent
     sent: Words | None = None  # the message sent last, while it is unanswered
     others: int = 0  # packets of other nodes since that message
@@ -68,7 +68,7 @@ class _Conversation:
     requests: deque[Words] = dataclasses.field(default_factory=deque)
     responses: deque[Words] = dataclasses.field(default_factory=deque)
     pieces: list[_Piece] = dataclasses.field(default_factory=list)
-    left: int = 0  # remaining cycles of a wait for an event after this piece
+    left: int = 0  # remaining cycles for which a wait for an event continues after this piece
     tag: int = 0
 
     @property
@@ -82,7 +82,7 @@ def _header(packet: Words) -> dict[str, int]:
 
 
 def _with(packet: Words, **changes: int) -> Words:
-    """Return a request or response with a different tag or count."""
+    """Return a copy of a request or response with changed header fields, such as its tag or count."""
     return np.concatenate([pack(_HEADER, _header(packet) | changes, "Header's"), packet[1:]]).astype(np.uint32)
 
 
@@ -208,7 +208,7 @@ class MessageHub:
         return np.concatenate([header, payload]).astype(np.uint32)
 
     def _ready(self) -> Iterator[_Piece]:
-        """Yield the next piece to send of each node in rotation."""
+        """Yield the pieces that can be sent next, node by node in rotation."""
         for _ in self._conversations:
             self._turn = (self._turn + 1) % len(self._conversations)
             pieces = self._conversations[self._turn].pieces

@@ -32,16 +32,16 @@ def wait_for_time(devices: Devices) -> None:
         lacks = [rank for rank, device in enumerate(devices) if not device.read_fields("TIME_STATUS")["valid"]]
         if not lacks:
             return
-        devices[0].submit_pop_event(PERIOD).result()  # there is no event, so this waits for PERIOD cycles
+        devices[0].submit_pop_event(PERIOD).result()  # waits for PERIOD cycles, since there is no event
     raise RingError(f"nodes without valid TIME after {_SYNCS * PERIOD:,} cycles: "
                     f"{', '.join(devices[rank].name for rank in lacks)}; check the links of the ring",
                     cause=lacks[0], events=[None] * len(devices))
 
 
 def place_nodes(devices: Sequence[Device]) -> None:
-    """Write each node's position on the ring that the jobs share, in this order; ends all work in slots.
+    """Write to each node its position on the ring shared by jobs, in the order of ``devices``.
 
-    Raises ``ValueError`` if the jobs cannot use alternate nodes of the ring.
+    Ends all work in slots. Raises ``ValueError`` if the jobs cannot use alternate nodes of the ring.
     """
     jobs = devices[0].config.link.jobs
     if jobs < 2 or len(devices) % jobs or len(devices) < 2 * jobs:

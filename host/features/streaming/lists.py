@@ -181,7 +181,7 @@ def compile_streaming(plan: StreamingPlan, *, array: Array, factors: Factors = b
 
 @dataclasses.dataclass(frozen=True)
 class _Execution:
-    """One microbatch of an access to a unit, and its position in the sequence of executions."""
+    """Execution of one microbatch for an access to a unit, with its position in the sequence of executions."""
 
     number: int
     backward: bool
@@ -233,7 +233,7 @@ class _Builder:
         for near, far, number in read if back else made:
             region = plan.far(far, execution.microbatch, number)
             words = region.length
-            if far == "upstream":  # this region has the size of the widest layer
+            if far == "upstream":  # upstream gradients have a region of the widest layer's size
                 words = plan.size(plan.widths[number])
                 region = dataclasses.replace(region, length=words)
             moves.append((self._near(near, words, execution.place), region))

@@ -86,7 +86,7 @@ def worker_of(config: NodeConfig, *, windows: int = 2) -> Worker:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Next:
-    """Result of edits: number of the last edit, new structure and program, and units new to the server."""
+    """Outcome of edits: number of the last edit, the new structure and program, and units new to the server."""
 
     number: int
     structure: Structure
@@ -126,7 +126,7 @@ class NodeRun(GoldenStreaming):
         self._next: _Next | None = None  # result of pending edits
         self._staged = False  # whether the nodes have acknowledged the edits
         self._node_counts: tuple[Mapping[int, Counts], Mapping[int, Counts]] | None = None
-        #: Whether the nodes' bits and counts have equalled the golden nodes' so far.
+        #: Whether the bits and counts of the nodes have matched the golden nodes so far.
         self.same = True
         #: Cycles of each set traced since the run was started or resumed.
         self.times: list[SetTimes] = []

@@ -111,7 +111,7 @@ class ListKey:
     outputs: int
     first: int
     width: int
-    #: Whether the list is the first layer's backward list, and whether the list belongs to the last layer.
+    #: Whether the list is the first layer's backward list (``bottom``), and belongs to the last layer (``top``).
     bottom: bool
     top: bool
     #: In backward, whether gradients are added to the sums of an earlier microbatch.

@@ -230,7 +230,7 @@ class GoldenStreaming(Executor[SetReport]):
         return self.server.fetched, self.server.pushed
 
     def _carry_out(self, shares: Sequence[Share], settings: Settings, structure: Structure) -> int:
-        """Execute a set, here on golden nodes and layer by layer, and return its loss as a bit pattern."""
+        """Execute a set, in this class on golden nodes and layer by layer; return its loss as a bit pattern."""
         loss, _ = streaming_set(self.server, shares, golden_settings(settings), microbatch=structure.microbatch,
                             functions=functions)
         return loss

@@ -68,7 +68,7 @@ class _StreamingRun:
         """Divide layers into units, and choose the nodes' memories and the size of the microbatch."""
         schedule, window = self.schedule, self.spec.known("schedule.window")
         units, windows = cut(self.widths, window=window, lanes=NodeConfig.lanes), 2
-        if schedule.resident:  # at least one window more than for streaming, and one for an added layer
+        if schedule.resident:  # a window for each unit and for an added layer, but more than for streaming
             windows = max(3, len(units) + schedule.plateau)
         self.configs = streaming_nodes(words=sum(unit.length for unit in units), planes=self.optimizer.planes,
                                    window=window, windows=windows)
@@ -165,7 +165,7 @@ def check(spec: RunSpec) -> None:
 
 
 def _speed(what: str, text: str | None) -> Fraction:
-    """Parse the words per cycle of a far memory."""
+    """Parse the rate of a far memory, in words per cycle; ``what`` names the memory in errors."""
     try:
         speed = Fraction(text or "")
     except (ValueError, ZeroDivisionError):

@@ -64,7 +64,7 @@ _CHAIN = "chains of nodes with links of 16 cycles"
 BEGIN = constant("layer streaming", 111, "a FETCH or PUSH by the formula, in addition to its words", _CHAIN)
 HOP = constant("layer streaming", 31, "a FETCH or PUSH by the formula, for each worker", _CHAIN)
 EXECUTION = constant("layer streaming", 100, "an execution, in addition to its products", "assumed")
-#: Number of executions in a backward pass: forward again, gradients of inputs, and gradients of weights.
+#: Number of executions that a backward pass costs: forward again, gradients of inputs, and gradients of weights.
 BACKWARD = 3
 
 
@@ -175,7 +175,7 @@ class Run:
 
     @property
     def idle(self) -> float:
-        """Fraction of the set that is before its first execution or after its last one."""
+        """Fraction of the set's time that is before its first execution or after its last one."""
         return 1 - (self.stalled + self.busy) / self.end
 
 
@@ -293,8 +293,8 @@ class Far:
 
 def packet_cycles(unit: Unit, *, workers: int, state_words: int = 2, rate: Fraction = Fraction(4),
                   zeros: float = 0.0, lanes: int = 4) -> tuple[int, int]:
-    """Cycles of FETCH and of PUSH as sums over their packets, in rows of ``lanes``. The constants are fitted to
-    gateware with links of 16 cycles.
+    """Cycles of a unit's FETCH and PUSH, summed over their packets; a row has ``lanes`` words. The constants are
+    fitted to gateware with links of 16 cycles.
 
     State words and rate are as for :func:`link_cycles`. A fraction ``zeros`` of the summed gradients is zero; PUSH
     does not send zeros.
@@ -346,7 +346,7 @@ def program_run(program: CompiledProgram, costs: Sequence[Costs], far: Far | Non
 class SetTimes:
     """Measured cycles of a set on a worker."""
 
-    #: FETCH, PUSH, and each execution and move, in cycles relative to the first start; windows are not known.
+    #: Timeline of FETCH, PUSH, executions and moves, in cycles after the first start; windows are not known.
     run: Run
     #: Cycles of each execution, by ``forward`` or ``backward`` and the number of the unit.
     executions: dict[tuple[str, int], list[int]]

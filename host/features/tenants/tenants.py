@@ -121,7 +121,7 @@ class TenantHost:
         self._windows[tenant] = dict(windows)
 
     def withdraw(self, tenant: int) -> None:
-        """Remove all windows of a tenant, and fill them with zeros."""
+        """Remove all windows of a tenant, and fill their memory with zeros."""
         windows = self._windows.get(tenant, {})
         self._require_rest(events=FAR in windows)
         for device in self._devices:

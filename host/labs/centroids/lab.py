@@ -105,7 +105,7 @@ def compare(ring: Ring, data: Dataset, dense: TrainingConfig, tables: TrainingCo
     def sent(training: Training) -> float:
         return float(np.mean([step.words_sent for step in training.steps]))
 
-    # Forward products and products for table gradients have one result per output; backward products, one per input.
+    # Products of forward and for table gradients have one result per output; products of backward, one per input.
     outputs = tables.epochs * task.examples * sum(
         2 * layer.outputs + layer.inputs * (layer.number > 1) for layer in task.layers)
     return Row(seed=dense.seed, dense=first.measures[-1], clustered=clustered, trained=second.measures[-1],
@@ -145,7 +145,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 @dataclasses.dataclass(frozen=True)
 class TableOptions(Section):
-    """Options of tables and their training. Rows of an earlier run with different options are discarded."""
+    """Options for training the tables of centroids. Rows of an earlier run with different options are discarded."""
 
     nodes: int = option(4, help="Nodes.", minimum=1, maximum=16)
     centroids: int = option(16, help="Entries of a table: 4, 8 or 16, or with --compute host 2 to 256.", minimum=2,

@@ -102,7 +102,7 @@ class Bench:
             run = run_passes(ring, program, [_SETTINGS] * _PASSES, first=0,
                              after="backward 1" if computer is None else "forward 1",
                              give=lambda number: self._give(computer, number % 2))
-        else:  # without flags and second copies, each pass is a separate run
+        else:  # without flags and second copies of weights, each pass is a separate run
             self._give(computer, 0)
             ring.settings.write(_SETTINGS)
             run = ring.programs.run(collectives=program.collectives)

@@ -44,7 +44,7 @@ class Row:
 
     @property
     def best_single(self) -> tuple[str, float]:
-        """The metric with the closest estimate, and this estimate."""
+        """The single metric with the closest estimate, and this estimate."""
         return min(self.singles.items(), key=lambda single: abs(self.error(single[1])))
 
     @property
@@ -65,7 +65,7 @@ def throttle(opened: Opened, registers: dict[str, int], *, delay: int = 0) -> No
 
 
 def check_delay(execution: Machine, target: Machine) -> int:
-    """Number of cycles to delay the execution machine's links by, to match the target's latency."""
+    """Cycles by which links of the execution machine must be delayed to have the target's latency."""
     delay = target.latency - execution.latency
     if not 0 <= delay <= _LONGEST:
         raise ValueError(f"Latency of {target.name} must be {execution.latency} to {execution.latency + _LONGEST} "

@@ -60,7 +60,7 @@ _THROTTLED = NODE.replace(features=(Throttles(),))
 #: Machine on which estimates are made; its nodes have throttles.
 EXECUTION = Machine(name="8 MACs", node=_THROTTLED)
 
-#: Multiply-adds per cycle of the execution machine and of the target, for ratios of compute to link.
+#: Multiply-adds per cycle of the execution machine and of the target, for different ratios of compute to link.
 RATIOS = ((8, 12), (8, 16), (4, 16))
 
 

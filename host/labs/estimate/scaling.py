@@ -31,7 +31,7 @@ class Throttled:
     """Rates of the execution machine that are proportional to the target's."""
 
     alpha: Fraction
-    shares: dict[str, Fraction]  # fraction of each part's full rate: more than 0, and 1 for at least one part
+    shares: dict[str, Fraction]  # fraction of the full rate, by part: more than 0, and 1 for at least one part
 
     def registers(self, *, slower: int = 1) -> dict[str, int]:
         """Number of each part's working cycles in 65,536, if it is ``slower`` times slower; 0 means not throttled."""

@@ -175,14 +175,14 @@ def text_nodes() -> list[dict[str, Any]]:
 
 
 def _steps(chain: str, share: float, rate: float, steps: list[FarStep]) -> list[dict[str, Any]]:
-    """Build rows of steps, with cycles relative to the first step, which keeps all maps."""
+    """Build a row for each step, with its cycles relative to ``steps[0]``, where all maps are kept."""
     return [{"chain": chain, "share": share, "rate": rate, **dataclasses.asdict(step),
              "policies": [policy.name.lower() for policy in step.policies], "factor": step.cycles / steps[0].cycles}
             for step in steps]
 
 
 def chains(seed: int) -> list[float]:
-    """Ratios of cycles, greedy plan to exhaustive plan, for random chains that have a plan that fits."""
+    """Cycles of the greedy plan relative to the exhaustive plan, for random chains with a plan that fits."""
     generator = np.random.default_rng(seed)
     ratios: list[float] = []
     while len(ratios) < _CHAINS:
@@ -225,7 +225,7 @@ class Parts:
                 self.parts = kept["parts"]
 
     def complete(self) -> Iterator[str]:
-        """Yield the name of each missing part, then compute the part and write the file."""
+        """Yield the name of each part that has no result, then compute the part and write the file."""
         for name, part in PARTS.items():
             if name not in self.parts:
                 yield name
@@ -299,13 +299,13 @@ class Parts:
 
 
 def _words(method: str) -> Column:
-    """Column with the words that a method needs, and the saving compared with naive plans."""
+    """Column with the words that a planning method needs, and the difference from naive plans in per cent."""
     return Column(method, format=str, of=lambda row: (
         f"{row['words'][method]:,} ({row['words'][method] / row['naive'] - 1:+.1%})"))
 
 
 def _factor(kind: str) -> Column:
-    """Column with the cycles of a kind of plan, relative to a step that keeps all maps."""
+    """Column for a kind of plan: cycles relative to a step that keeps all maps."""
     return Column(kind, format=str, of=lambda row: f"{row[kind]['factor']:.3f}" if row[kind] else "no room")
 
 

@@ -117,13 +117,13 @@ class Prediction:
     seconds: float
     #: Timeline of one of the nodes.
     spans: list[Span] = dataclasses.field(repr=False)
-    #: The timeline as commands of an execution trace.
+    #: Commands of the timeline, in the form for an execution trace.
     commands: list[chakra.Command] = dataclasses.field(repr=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Predicted(Costs):
-    """Predicted durations of commands; the result of each collective is kept in ``walks``."""
+    """Durations of commands, predicted by the model; ``walks`` contains the cycles of each collective."""
 
     form: Format
     timing: Timing
@@ -171,7 +171,7 @@ def _commands(model: Model, *, examples: int, macs: int) -> list[Work]:
 
 @dataclasses.dataclass(frozen=True)
 class Step(Section):
-    """Work of the nodes in a step, and its schedule; a model without layers supports only ``none``."""
+    """Work of the nodes in a step, and its schedule; a model without layers supports only schedule ``none``."""
 
     examples: int = option(32, help="Examples of each node in a step.", minimum=1, maximum=4095)
     macs: int = option(

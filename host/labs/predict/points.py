@@ -42,7 +42,7 @@ FILE = Path(__file__).with_name("points.csv")
 #: Maximum size of the file in bytes.
 _LARGEST = 1 << 24
 
-#: Measured forms of gradients and weights, as fields of a :class:`Format`.
+#: Formats of gradients and weights that are measured, each as values for fields of a :class:`Format`.
 FORMATS: dict[str, dict[str, Any]] = {
     "dense": {}, "10%": {"density": 0.1}, "10%-apart": {"density": 0.1, "zeros": Zeros.APART},
     "mx9": {"gradients": "mx9", "weights": "mx9"},
@@ -54,7 +54,7 @@ SMALL = NodeConfig(lanes=1, topology=SingleRing(max_nodes=MAX_NODES), masking=Fa
 #: Maximum number of elements in a point's vector.
 _LONGEST = 65536
 
-#: Ring sizes, vector lengths and latencies of the fitted and of the chosen points.
+#: Ring sizes, vector lengths and latencies: first of the points for the fit, then of the other points.
 _FITTED = ((2, 5), (64, 640), (4, 40))
 _NODES = (2, 3, 5, 7, 9, 12, 16)
 _SHORT, _LONG = (32, 333, 2500, 9000), (40_000, _LONGEST)

@@ -49,7 +49,7 @@ class Case:
     latency: int = LATENCY  # cycles of latency of each link
 
 
-#: Rows of the page, including cases where a root is not faster.
+#: Cases for the rows of the page's table, including cases where ``root_reduce`` is not faster.
 CASES = (
     Case(nodes=4, length=16384), Case(nodes=8, length=16384), Case(nodes=8, length=4832), Case(nodes=4, length=4832),
     Case(nodes=8, length=1024), Case(nodes=4, length=1024), Case(nodes=2, length=16384),
@@ -64,8 +64,8 @@ class Row:
     """Cycles of one case."""
 
     case: Case
-    clean: int  # cycles with a block for each rank and all links at full rate
-    #: Cycles with the slow link: if each rank owns a block, and if the node that sends on that link owns all blocks.
+    clean: int  # cycles if each rank owns a block and all links have the full rate
+    #: Cycles with the slow link: if each rank owns a block, and if the node that sends over it owns all blocks.
     block_offset: int
     root_reduce: int
 
@@ -78,7 +78,7 @@ class Row:
 
     @property
     def bar(self) -> float | None:
-        """Maximum of root_reduce / clean, or None without a limit."""
+        """Maximum ratio of ``root_reduce`` to ``clean``, or None without a limit."""
         size = self.case.nodes, self.case.length
         return BARS.get(size) if self.case == Case(nodes=size[0], length=size[1]) else None
 
@@ -131,7 +131,7 @@ def measure(*, announce: Callable[[str], None]) -> Iterator[Row]:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Tabulate the cycles of cases, relative to a block for each rank on full-rate links."""
+    """Tabulate the cycles of cases, relative to a partition into one block per rank on links of full rate."""
     def case_of(row: Row) -> str:
         text = f"{float(row.case.rate):.2f}"
         if row.case.density < 1:

@@ -55,7 +55,7 @@ def _check(scheduler: str) -> None:
         reason = "" if kind == "Scheduler" else f"it is a {kind}"
     except TimeoutError:
         reason = f"it has not done so within {_ANSWERS} seconds"
-    except Exception as error:  # of any type, since a different program may answer
+    except Exception as error:  # of any type, since a program other than Dask may answer
         reason = one_line(error)
     finally:
         logging.disable(disabled)

@@ -229,7 +229,7 @@ class _Clock:
         self._expected = expected
         self._cores = cores
         self._begun = time.monotonic()
-        self._guessed = self._took = 30.0  # initial value, so that the first jobs do not dominate
+        self._guessed = self._took = 30.0  # initial values, so that the first jobs do not dominate the estimate
 
     @property
     def spent(self) -> float:

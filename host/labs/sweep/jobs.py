@@ -81,7 +81,7 @@ _NEEDS = {
 
 @functools.cache
 def _imports(path: Path) -> tuple[str, ...]:
-    """Names that a module imports anywhere, except only for type checking; any name may be a module."""
+    """Names that a module imports, except for type checking only; each of them may be the name of a module."""
     names: list[str] = []
     left: list[ast.AST] = [ast.parse(path.read_text())]
     while left:

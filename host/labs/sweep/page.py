@@ -23,7 +23,7 @@ _COLORS = {"neither": INK, "weights": COLOURS[0], "gradients": COLOURS[5], "both
 _KINDS = {"neither": "raw weights, zero-value gradients", "weights": "format of weights (gradients: zero-value)",
           "gradients": "format of gradients (weights: raw)", "both": "format of weights and gradients"}
 _MARKERS = ("^", "o", "s", "D", "v", "P", "X", "p", "h")
-#: Marker areas in square points: for the largest codecs, and for codecs of unknown area.
+#: Marker areas in square points: for the codec with the largest area, and for codecs of unknown area.
 _LARGEST, _UNKNOWN = 420.0, 26.0
 _DPI = 130
 _TOLERANCE = 0.05  # losses up to this fraction above the loss of raw weights count as equal
@@ -124,7 +124,7 @@ def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int
         axes.axvline(1, color=FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.set_xlim(left=0)
     axes.margins(y=0.12)
-    # The margin is at least 5 %; otherwise insignificant differences would look large.
+    # The axis extends at least 5 % beyond the losses; otherwise insignificant differences would look large.
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, 0.95 * min(losses)), max(high, 1.05 * max(losses)))
     _point_to_better(axes, (0.015, 0.02), (0.075, 0.07))

@@ -53,7 +53,7 @@ SAMPLE = 4  # a short run on text is evaluated on every ``SAMPLE``-th held-out s
 
 #: Multiply-adds per cycle of a node, and of the arrays in the area column, which have 4 rows and 4 columns.
 MACS = 16
-#: Words of a node's activation memory, enough for layers, lists, and shares of half a batch of digits.
+#: Words of the activation memory; enough for layers, lists and a node's share of half a batch of digits.
 ACTIVATION_WORDS = 16_384
 PRODUCT_NODES = (4,)  # default ring sizes
 
@@ -70,7 +70,7 @@ class Formats:
 
     @property
     def named(self) -> frozenset[str]:
-        """The formats that are measured with this pair."""
+        """The formats that this pair measures: its formats other than the defaults, or raw if there are none."""
         return frozenset({self.weights, self.gradients} - {RAW, ZERO_VALUE} or {RAW})
 
     @property
@@ -78,7 +78,7 @@ class Formats:
         return f"{self.weights}+{self.gradients}"
 
 
-BASE = Formats(RAW, ZERO_VALUE)  # the pair with which all other pairs are compared
+BASE = Formats(RAW, ZERO_VALUE)  # the formats with which all other pairs of formats are compared
 #: Pairs that a sweep measures on text, unless the sweep is full or formats are given.
 MAIN = (BASE, *(Formats(name, ZERO_VALUE) for name in ("bf16", "mx9", "mx6", "mx4", "mxfp8_e4m3")),
         Formats(RAW, "mx9"), Formats("mx9", "mx9"))
@@ -105,7 +105,7 @@ class SweepConfig:
     #: Length of runs on digits and on text; by default ``full`` determines it.
     epochs: int | None = None
     steps: int | None = None
-    #: Formats of products, on digits; by default all, or none if ``formats`` are given.
+    #: Formats of matrix products to sweep on digits; by default all, or none if ``formats`` are given.
     compute_formats: tuple[str, ...] | None = None
     #: Whether codecs and arrays are placed; :meth:`places` and :meth:`area` give the exceptions.
     synth: bool = True

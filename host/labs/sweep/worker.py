@@ -129,7 +129,7 @@ def _end_group() -> None:
     os.killpg(0, signal.SIGINT)
     for _ in range(int(GRACE / QUIET)):
         time.sleep(QUIET)
-        os.killpg(0, signal.SIGTERM)  # for tools that were started in the meantime
+        os.killpg(0, signal.SIGTERM)  # ends tools that were started in the meantime
     os.killpg(0, signal.SIGKILL)
 
 

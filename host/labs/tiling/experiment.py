@@ -38,7 +38,7 @@ METHODS: Mapping[str, Callable[[Evaluations, np.random.Generator], None]] = {
     "Optuna TPE": optuna_search,
 }
 
-#: Maximum number of seeds for a tuner that takes minutes in a large space, and size of a large space in states.
+#: Maximum number of seeds if a tuner takes minutes in a large space; number of states of a large space.
 _FEW, _LARGE = 3, 100_000
 
 
@@ -102,7 +102,7 @@ def check_installed(methods: Sequence[str]) -> None:
 
 
 def plans(nest: Nest) -> list[Plan]:
-    """Return the distinct plans of all states that fit."""
+    """Return the distinct plans of a nest's states, without states that do not fit."""
     return list(dict.fromkeys(plan for plan in map(nest.plan, nest.space) if isinstance(plan, Plan)))
 
 

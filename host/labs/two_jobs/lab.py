@@ -139,7 +139,7 @@ class _Work:
         self._sums = golden.all_reduce(golden.bits(np.stack(self._gradients)))[0]
 
     def submit(self, operation: Operation) -> PendingCommand[Outcome]:
-        """Write the memories of a command, and queue the command."""
+        """Write weights and gradients to the memories for a command, and queue the command."""
         self.ring.settings.write(_SETTINGS)
         self.ring.memory.write_weights(self._reference.weights.view(np.float32))
         self.ring.memory.write_gradients(self._gradients)
@@ -200,7 +200,7 @@ def _must_fail(pending: PendingCommand[Outcome], which: str) -> None:
         raise AssertionError(f"A command {which} must fail")
 
 
-#: Actions of the other job while a command of the measured job runs.
+#: Possible behaviours of the other job while a command of the measured job runs.
 BEHAVIOURS: dict[str, Callable[[Jobs, _Work, int], None]] = {
     "rests": lambda jobs, work, job: None, "runs": _runs, "stalls": _stalls, "fails: damage": _damaged,
     "fails: reset": _resets}

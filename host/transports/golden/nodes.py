@@ -67,7 +67,7 @@ class GoldenPart:
         """Note that the host, or a move from the far memory, has written elements of a node's memory."""
 
     def cycles(self, command: Command) -> int | None:
-        """Cycles of a command that a node executes on its own; None if this part has no model of them."""
+        """Return the cycles of a command that a node executes on its own; None without a model of these cycles."""
         return None
 
 
@@ -165,7 +165,7 @@ class GoldenNodes(Nodes):
         return next(nodes for nodes in self.rings[command.port] if rank in nodes)
 
     def latch_registers(self, rank: int) -> None:
-        """Make updates use the settings in a node's registers."""
+        """Latch the settings in a node's registers for later updates."""
         values = self.registers[rank]
         if not self.config.has_ring or "OPTIMIZER" not in values:
             return
@@ -212,7 +212,7 @@ class GoldenNodes(Nodes):
                             cycles=cycles, weight_version=0) for rank in ranks}
 
     def _has_rule(self, registers: Mapping[str, float]) -> bool:
-        """Whether nodes have the state that the rule in their registers needs."""
+        """Whether nodes have the state planes that the update rule in their registers needs."""
         rule = int(registers.get("OPTIMIZER", 0)) & 15
         return rule in list(Rule) and Rule(rule).planes <= self.config.memories.planes
 
@@ -256,7 +256,7 @@ class GoldenNodes(Nodes):
         return np.stack([self.gradients[rank, commands[rank].gradient_base + places] for rank in ranks])
 
     def _bind(self, rank: int, command: Command) -> None:
-        """Make an update use the codebook in the node's memory."""
+        """Make the weight codec use the codebook in the node's memory for an update or an all-gather."""
         if command.operation in (Operation.FUSED_UPDATE, Operation.ALL_GATHER) and "codebook" in self.memories:
             words = self.memories["codebook"][rank]
             self._weight_codec = self._weight_codec.bind(words[len(words) // 2:])
@@ -282,14 +282,14 @@ class GoldenNodes(Nodes):
 
     def _sees(self, outcome: Collected, number: int, wrong: npt.NDArray[np.bool_],
               gradients: npt.NDArray[np.uint32]) -> bool:
-        """Whether a node has formed a non-finite sum; with most codecs only its own block counts."""
+        """Whether a node has formed a non-finite sum; with most codecs, only sums of its own block count."""
         if wrong[outcome.own[number]].any():
             return True
         if self.config.gradients != ZERO_VALUE:
             return False
         count = len(outcome.ranks)
         for owner, index in enumerate(outcome.own):
-            hops = (number - owner - 1) % count  # number of partial sums before this node's own addition
+            hops = (number - owner - 1) % count  # number of partial sums before this node adds its own
             before = [(owner + 1 + hop) % count for hop in range(hops + 1)]
             total = np.zeros(len(index), np.float32)
             for node in before:

@@ -106,7 +106,7 @@ def test_rounding(name):
 
 @pytest.mark.parametrize("power", [0, -115, 116])
 def test_every_place_of_nvfp4(power):
-    """Blocks on both sides of every change of a scale or an element are rounded as in the golden codec."""
+    """Blocks on either side of each change of a scale or element are rounded as by the golden codec."""
     rounder = _scaled_rounder(power)
     _check(rounder, every_place(rounder[2]).ravel(), f"{power=}")
 

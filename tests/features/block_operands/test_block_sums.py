@@ -26,7 +26,7 @@ NAN, LARGEST = 0x7FC0_0000, 0x7F7F_FFFF
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tile:
-    """Dot products of a tile's blocks, each as (blocks, slots, units), and initial values."""
+    """Input of a tile: dot products of its blocks, as (blocks, slots, units), and initial values."""
 
     totals: np.ndarray
     exponents: np.ndarray
@@ -61,7 +61,7 @@ def _results(sums, tile):
 
 
 def _run(sums, tiles, *, ready, pause=0, spare=1000):
-    """Feed the dot products of tiles one after another; return the ports and the start cycles of blocks."""
+    """Run the unit on the dot products of all tiles; return its trace and the cycles when blocks start."""
     rows, columns, _ = sums
     component, unit, model = _sums(*sums)
     cycles, before = SLOTS * model.block, rows * SLOTS + 1

@@ -11,7 +11,7 @@ def flags(text):
 
 
 def test_encoder_by_hand():
-    """Table words take two cycles, at one word per cycle; meanwhile the first eight indices are kept."""
+    """Table words leave after two cycles, one per cycle; meanwhile the first eight indices are kept."""
     always, table = np.ones(12, bool), CentroidTable(centroids=4)
     trace = trace_encoder(table, [32], lanes=8, table_willing=always, willing=always, ready=always)
     assert trace.scan_ready.tolist() == flags("####....####")
@@ -23,7 +23,7 @@ def test_encoder_by_hand():
 
 
 def test_decoder_by_hand():
-    """Known cycles of decoders for packets with and without a table; elements follow, eight per cycle."""
+    """Cycles of decoders, by hand, for packets with and without a table; eight elements a cycle follow."""
     always = np.ones(16, bool)
     table = CentroidTable(centroids=4)
     packet = table.encode(np.arange(32) % 4, [1, 2, 3, 4])

@@ -105,7 +105,7 @@ def test_throughput(case):
 
 @pytest.mark.parametrize("widths", [(18, 18, 35), (8, 18, 24)])
 def test_extremes(widths):
-    """The extreme inputs and centroids of both signs do not overflow the longest sums."""
+    """Extreme inputs and centroids of both signs do not overflow the longest sums."""
     inputs, centroids, sums = widths
     low, high = -(1 << (inputs - 1)), (1 << (inputs - 1)) - 1
     length = (1 << (sums - 1)) // -low if sums < 30 else 5_000
@@ -149,7 +149,7 @@ def test_wrong_tables(length):
 
 
 def test_first_offers_stand():
-    """Offers remain until accepted; the first result comes in cycle 15: 4 for clearing, 1 column, the latency."""
+    """Outputs stay valid until accepted; the first comes in cycle 15: 4 to clear, 1 column, the latency."""
     unit = MatrixVector(table=gateware(CentroidTable(centroids=4)), lanes=1, input_width=2, centroid_width=2,
                         accumulator_width=18)
     assert 4 + 1 + unit.latency == 15

@@ -144,7 +144,7 @@ def test_cycles(lanes, centroids, dsps):
 
 @pytest.mark.parametrize(("lanes", "centroids", "dsps"), UNITS)
 def test_fixed_point(lanes, centroids, dsps):
-    """With exact numbers, results equal dense products with the expanded matrix and sums of dense gradients."""
+    """With exact numbers, results equal dense products, and gradients equal sums of dense gradients."""
     for seed in range(1, 5):
         print(f"seed {seed}")
         generator = np.random.default_rng(seed)

@@ -37,8 +37,8 @@ from sim.verilated.vectors import Unit
 #: Elements of the memories of gradients, weights and activations.
 WORDS = (256, 192, 1024)
 BLOCKS = 32
-#: Options of the units: array rows, centroids and buffer number bits by lane count; lane counts of units with scale
-#: and mask, and of units with sequence functions.
+#: Options of the units: by lane count, the array's rows, the centroids, and the bits of a buffer number; and the lane
+#: counts with scale and mask, which are also the counts with sequence functions.
 ROWS = {2: 2, 4: 4, 8: 1}
 SCALE_MASK = SEQUENCES = (4,)
 CENTROIDS = {4: 16}
@@ -274,7 +274,7 @@ def _centroid(generator, lanes, command):
 
 
 def _spoil(generator, fields, layout, lanes):
-    """Change a field to a value at or beyond a limit."""
+    """Change a field to a value at or near a limit, or to a random value."""
     name = str(generator.choice([name for name, _ in layout if name != "kind"]))
     width = layout[name].width
     if isinstance(fields.get(name), dict):
@@ -297,7 +297,7 @@ def engine(lanes, kind=Engine):
 
 
 class _Far(Engine):
-    """An engine that accepts lists beyond the end of the activation memory, but not operands."""
+    """Engine that allows lists, but not operands, beyond the end of the activation memory."""
 
     def _instruction(self, words, length, offset, sizes):
         return super()._instruction(words, length, offset, {**sizes, Place.ACTIVATIONS: WORDS[2]})

@@ -85,7 +85,7 @@ class WithMemories(wiring.Component):
 
 
 def pace(kind, cycles, *, seed, rate=0.6):
-    """Draw ``paces`` for each cycle, and a model memory with the same stalls."""
+    """Draw the values of ``paces`` for each cycle; also return a model memory with the same stalls."""
     columns = [stall_array(kind, cycles, seed=seed + index, rate=rate) for index in range(len(PACES))]
     bits = sum(column.astype(np.uint8) << index for index, column in enumerate(columns))
 

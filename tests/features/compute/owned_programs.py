@@ -20,7 +20,7 @@ def engine(**options):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Instructions that access whole buffers, and the rows of the buffer that the host writes beforehand."""
+    """Instructions for whole buffers, and the rows of the buffer that the host writes beforehand."""
 
     words: np.ndarray
     given: range  # rows of the buffer that the host writes
@@ -57,7 +57,7 @@ def _products(profile, places, operation):
 
 
 def _program(profile, places):
-    """Program with its buffers at rows ``places``, or None if its list would be too long."""
+    """Program with its buffers at rows ``places``, or None if its list of instructions would be too long."""
     first = profile.operations[0].writes[0]
     listed = [words for operation in profile.operations[1:] for words in _products(profile, places, operation)]
     if len(listed) >= MAX_INSTRUCTIONS:

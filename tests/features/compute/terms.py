@@ -1,4 +1,4 @@
-"""Operands for tests of multiply-accumulate units, beats of whole tiles, and their encoding for arrays."""
+"""Test operands of multiply-accumulate units: beats of whole tiles, and their encoding for arrays."""
 
 import numpy as np
 

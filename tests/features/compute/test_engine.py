@@ -318,7 +318,7 @@ def shared_layer(generator):
 
 
 def test_centroids(node):
-    """A layer with centroid indices as weights equals dense products, and needs the stated multiplications."""
+    """A layer with centroid indices equals dense products, and needs as few multiplications as stated."""
     examples = 8
     for seed in range(3):
         memories, indices, by_index, dense = shared_layer(np.random.default_rng(seed))
@@ -333,7 +333,7 @@ def test_centroids(node):
                 [*instructions, END], examples, lanes=CONFIG.lanes, answer=MemoryAccess.latency, centroids=16)
             results.append((local, ended.detail >> MULTIPLIED_BIT))
         (shared, multiplied), (expanded, nothing) = results
-        # Per example, k multiplications for each output, each input gradient, and each output's gradient.
+        # Per example, k multiplications for each output, each input gradient and each output gradient.
         assert multiplied * CONFIG.lanes == 16 * examples * (8 + 12 + 8)
         assert nothing == 0
         np.testing.assert_array_equal(shared[Place.ACTIVATIONS][160:320], expanded[Place.ACTIVATIONS][160:320])

@@ -116,7 +116,7 @@ def test_lowest_row(node):
     dead = copied(32, 128, rows=18, owners=(255, 5))
     outcome = model.run(*stamps, dead, copied(128, 400, owners=(5, 6)))
     assert (outcome.status, outcome.detail) == (EventStatus.READ_DEAD, 32 // LANES << ROW_BIT | 3)
-    # The gate is read after the operands, but its dead row has a lower number.
+    # The gate is read after the operands, but is reported because its dead row has a lower number.
     gated = copied(64, 128, owners=(1, 5), gated=1, gate=at(Place.ACTIVATIONS, 32) | {"owner": 1}, stride_gate=LANES)
     assert model.run(gated).detail == 32 // LANES << ROW_BIT
     assert model.run(copied(96, 128, owners=(255, 5))).status is EventStatus.OK
@@ -207,7 +207,7 @@ def test_any(node):
 
 
 def test_refused(node):
-    """A rejected list stamps no rows; a wrong label stops the list, and is reported as dead if its row is dead."""
+    """A rejected list changes no buffer tags; a wrong label stops a list, with READ_DEAD for a dead row."""
     model = Model(np.random.default_rng(3))
     wrong = copied(0, 64, owners=(0, 3)), copied(0, 64, owners=(0, 3), order=3)
     assert model.run(*wrong).status is EventStatus.BAD_INSTRUCTION

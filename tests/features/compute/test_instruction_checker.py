@@ -133,7 +133,7 @@ LOSS = {
     "kind": Kind.VECTOR, "function": 0, "rows": 0, "columns": 6, "source": at(ACTIVATIONS, 128), "stride_source": 8,
     "labels": at(ACTIVATIONS, 201), "stride_labels": 1, "target": at(GRADIENTS, 32), "stride_target": 8,
     "loss": at(GRADIENTS, 255)}
-#: Changes that make the product, or the loss, invalid.
+#: Changes to the product instruction, or to the loss instruction, that make it invalid.
 WRONG_PRODUCTS = [
     {"kind": 3}, {"kind": 4}, {"kind": 9}, {"format": 1}, {"format": 8}, {"initial": 2},
     {"initial": 3}, {"reserved_0": 1}, {"reserved_0": 1 << 3}, {"reserved_3": 1 << 5}, {"reserved_11": 1},
@@ -163,7 +163,7 @@ WRONG_LOSSES = [
     {"loss": at(GRADIENTS, 256)}, {"loss": at(GRADIENTS, 32)}, {"loss": at(GRADIENTS, 69)},
     {"loss": at(ACTIVATIONS, 128)}, {"loss": at(ACTIVATIONS, 165)}, {"loss": at(ACTIVATIONS, 201)},
     {"loss": at(ACTIVATIONS, 205)}, {"target": at(ACTIVATIONS, 200)}]
-#: Changes, up to the limits, that keep the product, or the loss, valid.
+#: Changes to the product instruction, or to the loss instruction, that stay within the limits.
 VALID_PRODUCTS = [
     {}, {"a": at(ACTIVATIONS, 984)}, {"a": at(ACTIVATIONS, 968, relative=1)}, {"m": 5}, {"b": at(WEIGHTS, 128)},
     {"k": 0, "stride_a": 8}, {"transpose_a": 1, "k": 5}, {"transpose_b": 1, "b": at(WEIGHTS, 144)},
@@ -323,7 +323,7 @@ def test_no_sequences():
 
 
 def test_targets_over_the_list():
-    """If targets overlap the list, up to its END, the instruction with the lowest target is reported."""
+    """If instructions write into the list (END included), the one with the lowest target is reported."""
     first = pack(gemm_layout(), PRODUCT)
     for base, fault in ((736, 1), (768 + 48 - 4, 1), (768 + 48, None), (768 - 40, None)):
         second = pack(gemm_layout(), {**PRODUCT, "c": at(ACTIVATIONS, base)})

@@ -160,7 +160,7 @@ def test_ends_of_lists():
     instruction = draw_list(generator, 4, Command(list_base=1024, **LENGTH), 1, flaws=0, bits=0)[0]
     assert WORDS[2] == MAX_INSTRUCTIONS * INSTRUCTION_WORDS
     memory = np.tile(instruction, MAX_INSTRUCTIONS)
-    # Targets overlap the list, but the missing END is detected first.
+    # Targets of instructions overlap the list, but the missing END is detected first.
     assert _run(4, command, memory, seed=1, cycles=8_000) == (MAX_INSTRUCTIONS, 0)
     for base, fault in ((WORDS[2] - 16, 1), (WORDS[2], 0), (WORDS[2] - 32, 2)):
         assert _run(4, Command(list_base=base, **LENGTH), memory, seed=2) == (fault, 0)

@@ -14,7 +14,7 @@ from tests.features.compute import memory_access_model as golden
 from tests.features.compute.lists import units
 from tests.refusals import refused
 
-#: Rows of the unit's memories, and its lanes.
+#: Number of rows of each of the unit's memories, and number of lanes.
 ROWS, LANES = (8, 2, 32), 2
 CYCLES = 4_000
 
@@ -25,12 +25,12 @@ def _elements(number):
 
 
 def _owner(number):
-    """Buffer number of the request or write with this number."""
+    """Return the buffer number that request or write ``number`` uses in this test."""
     return 37 * number % (1 << OWNER_BITS)
 
 
 def _places(places):
-    """Memory numbers of accesses, with their buffer numbers in the upper bits."""
+    """Memory number of each access, with the buffer number of the access in the upper bits."""
     return np.array([memory | _owner(number) << 2 for number, memory in enumerate(places)])
 
 
@@ -40,7 +40,7 @@ def _run(requests, writes, patterns, *, seed, cycles=CYCLES):
     willing = {name: stall_array(patterns.get(name, "none"), cycles, seed=seed + index)
                for index, name in enumerate(names)}
     model, outputs = golden.MemoryAccess(), []
-    asked = []  # by cycle: number of the request that waits for its memory
+    asked = []  # for each cycle, the number of the request that waits for its memory
     waiting, left = {"request": None, "write": None}, {"request": list(requests), "write": list(writes)}
     for cycle in range(cycles):
         now = model.outputs()
@@ -137,7 +137,7 @@ def test_every_cycle(patterns):
 
 
 def test_latency_and_throughput():
-    """One row per cycle from any memory, with the stated latency; one write per cycle."""
+    """Any memory delivers one row per cycle with the stated latency, and accepts one write per cycle."""
     requests, writes = _requests(np.random.default_rng(3), 200)
     moved, outputs = _run(requests, writes, {}, seed=3, cycles=230)
     assert moved.tolist() == list(range(MemoryAccess.latency, MemoryAccess.latency + 200))

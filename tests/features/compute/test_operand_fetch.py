@@ -27,7 +27,7 @@ from tests.hdl.unit_bench import packed
 #: Rows, lanes and blocks of the simulated units, and cycles from a request to its answer.
 UNITS = ((1, 4, 32), (4, 8, 128))
 LATENCY = 3
-#: Minimum number of cycles from a job to its first panel.
+#: Minimum number of cycles from the acceptance of a job to the offer of its first panel.
 FIRST = 5
 
 

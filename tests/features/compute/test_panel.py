@@ -14,7 +14,7 @@ BUFFERS = ((4, 4, 4), (4, 1, 8), (8, 2, 2), (2, 2, 128))
 
 
 def _fill(generator, lanes, blocks, *, whole):
-    """Draw writes of a whole panel in random order, each block by rows or columns, or of a few rows and columns."""
+    """Draw writes in random order: of a whole panel, each block by rows or columns, or of a few rows and columns."""
     block, row = (grid.ravel() for grid in np.indices((blocks, lanes)))
     transposed = (generator.random(blocks) < 0.5)[block]
     order = generator.permutation(len(block))

@@ -166,7 +166,7 @@ def test_reset():
 def test_orders_and_factors_change_no_bit(operands):
     """All orders, factors and array sizes give bit-identical products."""
     outcomes = set()
-    several = max(4, OPERANDS[operands].terms.bit_length() - 1)  # each part of k consists of whole blocks
+    several = max(4, OPERANDS[operands].terms.bit_length() - 1)  # so that each part of k consists of whole blocks
     for rows in (1, 4):
         golden = product.MatrixProduct(rows=rows, columns=4, operands=operands)
         generator = np.random.default_rng(1)

@@ -40,7 +40,7 @@ class _Model:
     def run(self, step, take, *, element, groups, places, matches):
         result = self.threads.result
         total, chosen = self.total[groups].copy(), self.chosen[places].copy()
-        for slot in range(THREADS):  # in order, since threads may share a row
+        for slot in range(THREADS):  # in slot order, since several threads may update the same row
             total[slot], chosen[slot] = self.total[groups[slot]], self.chosen[places[slot]]
             if take == Take.TOTAL:
                 self.total[groups[slot]] = result[slot]

@@ -51,7 +51,7 @@ def _compute(control, scalars, buffers, work, before):
 
 @pytest.mark.parametrize("dsps", [4, 1])
 def test_elements(dsps):
-    """With all operands and destinations, at one element per cycle, results, sums and kept numbers are correct."""
+    """Results, sums and kept numbers are correct for all operands and destinations, at one element per cycle."""
     lane = RowLane(rows=ROWS, groups=GROUPS, dsps=dsps)
     unit, latency = Unit(lane), lane.latency
     for seed, kind in enumerate(KINDS):

@@ -26,7 +26,7 @@ FEW = np.array([*range(14), ROWS - 2, ROWS - 1])
 
 
 class Bench(wiring.Component):
-    """A memory with row owners, an engine with buffer numbers and a host without. ``clear`` resets only the owners.
+    """Memory with row owners, an engine with buffer numbers, and a host without; ``clear`` resets only owners.
     If ``guarded``, the engine's rows are relative to the input ``window``."""
 
     def __init__(self, *, guarded=False):
@@ -130,7 +130,7 @@ def traffic(generator, cycles, kind, seed, *, owners=3, rows=FEW):
 
 
 def written(unit, generator, kind, seed, *window):
-    """Write all rows as the host, since a reset keeps the stored owners; return the model's owners."""
+    """Write all rows through the host port, since a reset keeps stored owners; return the model's owners."""
     owners, count = Golden(ROWS), ROWS + 2
     clean = {name: np.zeros(count, int) for name in traffic(generator, 1, kind, seed)}
     clean |= {"host_write__row": np.arange(count) % ROWS, "host_write__keep": np.ones(count, int),

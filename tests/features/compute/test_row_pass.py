@@ -13,7 +13,7 @@ NOTHING, ONE = np.float32(-0.0), np.float32(1)
 
 
 def _interpret(function, loaded):
-    """Execute the passes of a function with a start; return the stored results, and the reciprocal deviations."""
+    """Execute a function's passes with a start operand; return stored results and reciprocal deviations."""
     work, sums, scalars, deviation, stored = None, [], [], loaded[Load.DEVIATION], []
     for step in PASSES[function]:
         made = []
@@ -44,7 +44,7 @@ def _interpret(function, loaded):
 
 
 def _want(function, loaded):
-    """Expected stored results, computed by the golden functions."""
+    """Results that should be stored, computed by the golden functions."""
     x, y, start = (loaded[load] for load in (Load.X, Load.Y, Load.START))
     scaled = loaded[Load.SCALE], loaded[Load.SHIFT]
     match function:
@@ -79,7 +79,7 @@ def test_passes(function):
 
 
 def test_table():
-    """Passes use only loads of their function and store all its targets, and passes are numbered consecutively."""
+    """Passes use only their function's loads and store all of its targets; their numbers are consecutive."""
     assert set(LOADS) == set(PASSES) == set(STORES) == set(RowFunction)
     assert list(FIRST_PASS.values()) == [sum(len(PASSES[item]) for item in RowFunction if item < function)
                                          for function in RowFunction]

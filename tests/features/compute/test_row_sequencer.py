@@ -64,7 +64,7 @@ def test_order(unit, function):
         cycles = 8000
         free, comes, turn = (stall_array(kind, cycles, seed=seed + index, rate=0.4) for index in range(3))
         turn = turn if seed % 4 else np.arange(cycles) % 2 == 0
-        # The words of the loads arrive one load after another, and the roots some time later.
+        # Loads arrive one after another, word by word, and the roots some time later.
         total = np.cumsum(comes) if seed > 3 else np.full(cycles, 1 << 20)
         size, loads = rows * groups, len(LOADS[function])
         step, words = np.minimum(total // size, loads), np.where(total // size < loads, total % size, 0)

@@ -34,7 +34,7 @@ PLAIN = gemm.ScaleMask(scale=0x40000000, alternative=0x42280000, mask=Mask(trian
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """A tile of results, with its position in C, its form, and its elements, some possibly outside of C."""
+    """A tile of results: its position in C, its form, and its elements, which may be partly outside of C."""
 
     m: int
     n: int
@@ -53,7 +53,7 @@ def _tiles(generator, rows, lanes, count, kind="ordinary"):
 
 
 def _beats(tiles, lanes, rows):
-    """Result rows of tiles, line by line and group by group, as arrays by field."""
+    """Result rows of tiles, line by line and group by group: one array for each field of a row."""
     values = {"elements": [], "row": [], "group": [], "last": []}
     for tile in tiles:
         elements = tile.elements.view(np.uint32).reshape(len(tile.elements), -1, lanes)

@@ -154,7 +154,7 @@ def test_special_softmax(special):
 
 
 def test_padding():
-    """Padding rows have zero gradients and no loss, whatever the scores; without sequences they are errors."""
+    """Padding rows have zero gradients and no loss for any scores; without ``sequences`` they are errors."""
     generator = np.random.default_rng(2)
     scores = generator.standard_normal((20, 5)).astype(np.float32)
     scores[3], scores[4, 2] = np.nan, np.inf

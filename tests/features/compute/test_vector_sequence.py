@@ -13,7 +13,7 @@ def _places(units, rows, columns):
 
 @pytest.mark.parametrize("units", [2, 4])
 def test_places(units):
-    """Positions are correct in blocks of all sizes, with pauses, and if a new start precedes the end."""
+    """Positions are correct in blocks of all sizes, with pauses, and if a block is restarted early."""
     generator = np.random.default_rng(units)
     unit = Unit(VectorSequence(units=units, columns=8))
     names = ("unit", "group", "column", "address", "last", "ends")

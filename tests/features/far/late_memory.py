@@ -10,7 +10,7 @@ from hdl.streams.stream import Queue
 
 
 class LateMemory(wiring.Component):
-    """Far memory of ``latency`` cycles; it accepts requests while ``takes`` and answers while ``speaks`` is high."""
+    """Far memory of ``latency`` cycles; it accepts requests if ``takes`` is high, and answers if ``speaks`` is."""
 
     def __init__(self, *, rows, lanes, latency):
         self._rows, self._lanes, self._latency = rows, lanes, latency

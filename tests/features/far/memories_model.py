@@ -10,7 +10,7 @@ OUTSTANDING = 65
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """Request of a port or to the far memory; ``row`` is relative to the port's memory or to the far memory."""
+    """Request for a row of a port's memory or of the far memory; ``row`` is its number in that memory."""
 
     row: int
     keep: int = 0
@@ -53,7 +53,7 @@ class _Port:
 
 
 class FarMemories:
-    """Model of the unit.
+    """Golden model of :class:`~hdl.features.far.memories.FarMemories`.
 
     Ports are listed memory by memory: first the engines' ports of a memory, then the host's.
     """
@@ -75,7 +75,7 @@ class FarMemories:
                     for queue in owners[name][kind]:
                         port = next(engines)
                         port.base, port.rows, port.queue = port.base + first, rows, queue
-        self._strays, self._blank = 0, False  # a bit for each queue with a stray access; whether zeros are due
+        self._strays, self._blank = 0, False  # a bit per queue that had a stray access; whether to answer with zeros
         #: Writers in order of priority.
         self._order = sorted(range(len(self.writers)), key=lambda n: self.writers[n].host)
         self._far: Request | None = None
@@ -124,7 +124,7 @@ class FarMemories:
                 goes = False
         write_ready = [ready or (port.host and silent) for ready, port in zip(write_ready, self.writers, strict=True)]
 
-        # The host's requests while the far memory is silent.
+        # Requests that the host makes while the far memory is silent.
         hosts = [n for n, port in enumerate(self.readers) if port.host]
         asks = [n for n in hosts if inputs.reads[n] is not None]
         given_zeros = silent and bool(asks)

@@ -88,7 +88,7 @@ def test_every_cycle(unit, base, size):
 
 
 class Guarded(wiring.Component):
-    """The mover, with a guard at its far port and a watch over its commands."""
+    """Unit under test: the mover, with a guard at its far port and a watch over its commands."""
 
     def __init__(self):
         config = NodeConfig(
@@ -223,7 +223,7 @@ class Inside(wiring.Component):
             Assert(unit.stray == told), Assert(~blank | (engine.response & (engine.answer[0] == 0))),
             Assert(blank | (engine.response == answered)), Assert(~(blank & answered)),
             Assert(blank | (engine.answer[0] == answer)), Assert(unit.owes == (owed != 0)),
-            # The induction step needs the relation between both counts.
+            # The induction step needs the relation between the unit's counts and this specification's.
             Assert(unit.owed == owed), Assert(unit.old == (old != 0)), Assert((old == 0) | (old == owed)),
         ]
         m.d.sync += [answered.eq(self.far_response & (old == 0)), answer.eq(self.far_answer)]

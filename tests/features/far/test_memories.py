@@ -14,13 +14,13 @@ from tests.features.far import memories_model as golden
 from tests.features.far.traffic import Traffic
 from tests.refusals import refuses
 
-#: By lane count: reader groups and number of writers of each memory; with two lanes, two engines use the weights.
+#: By lane count: each memory's groups of readers and number of writers. With two lanes, two engines use weights.
 PORTS = {
     2: ({"weights": (0, 1), "state_0": (0,), "state_1": (0,)}, {"weights": 2, "state_0": 1, "state_1": 1}),
     1: ({"weights": (0,)}, {"weights": 1}),
 }
 
-#: Windows of guarded memories with two lanes, as base and size in groups, and queues that own their ports.
+#: With two lanes: windows (base and size, in groups) of guarded memories, and queues that own the memories' ports.
 WINDOWS = {"weights": (1, 2), "state_0": (0, 0), "state_1": (1, 1)}
 OWNERS = {"weights": ((0, 1), (1, 0)), "state_0": ((0,), (0,)), "state_1": ((1,), (1,))}
 

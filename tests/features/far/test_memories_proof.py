@@ -57,7 +57,7 @@ class Owners(wiring.Component):
             with m.If(far.write):
                 m.d.comb += Assert((far.elements[0] == expected_elements) & far.keep.all())
 
-        # The followed read: its port, the number of answers due before it, and whether its port was reset since then.
+        # One read is followed: its port, the answers due before it, and whether its port was reset since then.
         follows, port, ahead, dropped = Signal(), Signal(), Signal.like(owed), Signal()
         arrived, came, expected = Signal(), Signal(), Signal(32)
         gone = Signal()

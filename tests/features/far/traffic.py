@@ -15,7 +15,7 @@ class Traffic:
 
     ``rows`` gives the row counts at the read ports and at the write ports. The far memory stalls in a pattern, and
     answers within ``latency`` cycles. ``rates`` are the probabilities per cycle that a port reads and writes, and
-    ``resets`` is the probability that a group is reset; a link reset is a tenth as likely, and a silence half.
+    ``resets`` is the probability that a group is reset; a link reset is 1/10 as likely, a silence 1/2.
     """
 
     def __init__(self, *, seed, model: FarMemories, rows, lanes, latency, pattern, rates=(0.5, 0.3), timeout=100,

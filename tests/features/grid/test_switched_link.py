@@ -290,9 +290,9 @@ def test_not_while_words_move(bench):
     bench.switch(plan)
     bench.run(generator, phases=1, quota=10, cycles=1200)
     bench.switch(plan)
-    rows = beats(range(6))  # more words than the buffer after a receiver holds
+    rows = beats(range(6))  # more words than fit in the buffer that follows a receiver
     other = Topology(ROWS, COLUMNS).plan(Shape.HORIZONTAL)
-    # Node 1 holds a packet from node 0; from its first word on, neither node is still.
+    # Node 1 holds a packet from node 0; from the packet's first word on, neither node reports ``still``.
     trace = bench.pass_on(rows, ready=np.zeros(60, bool))
     still = {node: trace[f"still_{node}"].astype(bool) for node in range(NODES)}
     start = int(np.flatnonzero(trace["i_0__valid"] & trace["i_0__ready"])[0])
@@ -303,7 +303,7 @@ def test_not_while_words_move(bench):
     seats = {f"seats_{node}": bench.seats(other, node) for node in range(NODES)}
     loads = {f"load_{node}": np.arange(30) == 5 for node in (0, 1)}
     bench.unit.run({**seats, **loads})
-    # The packet arrives; afterwards both nodes are still, with their settings unchanged.
+    # The packet arrives; afterwards both nodes report ``still``, and their settings have not changed.
     trace = bench.pass_on()
     assert trace["o_1__valid"].sum() == 6
     assert trace["still_0"][-1]
@@ -316,7 +316,7 @@ def test_not_while_words_move(bench):
 
 
 def test_short_packet_behind_a_receiver(bench):
-    """Two words fit into the buffer after a receiver: the sender becomes still, but the next node does not."""
+    """Two words fit into a receiver's buffer: the sender reports ``still``, but the next node does not."""
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     bench.switch(plan)
     trace = bench.pass_on(beats([1, 2]), ready=np.zeros(60, bool))

@@ -1,4 +1,4 @@
-"""Cycle-accurate golden models of block encoders and decoders, and of the words that each beat completes."""
+"""Cycle-accurate golden models of block encoders and decoders, and of the words that beats complete."""
 
 from collections.abc import Sequence
 
@@ -58,7 +58,7 @@ def trace_encoder(model: BlockFormat, last: npt.ArrayLike, *, lanes: int, latenc
     completes = iter([stop > start for packet in join(model, blocks.tolist(), lanes) for start, stop, _ in packet]
                      + [False] * len(ends))
     i_ready = np.ones(end, np.bool_)
-    steps = latency - 3 + beats  # steps from the input of a beat to the packer
+    steps = latency - 3 + beats  # steps of a beat from the input to the packer
     inside: list[int] = []
     taken, beat, free, now, padding = 0, 0, 0, -1, False
     while now < end:

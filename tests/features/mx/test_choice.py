@@ -146,7 +146,7 @@ def test_every_exponent(choice, lanes):
 
 @pytest.mark.parametrize("choice", range(3), ids=NAMES)
 def test_latency_and_throughput(choice):
-    """Every format has the throughput of one beat per cycle and the latencies of a unit for a single format."""
+    """Each format has the latencies of a unit for this format only, and a throughput of one beat per cycle."""
     vectors = [np.full(16 * blocks, 0x3F80_0000, np.uint32) for blocks in (2, 4, 1, 5)]
     beats = 12 * 16 // LANES
     got, _, trace = run(Encoder, choice, vectors, cycles=beats + 30, reset=True)

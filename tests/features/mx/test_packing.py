@@ -157,7 +157,7 @@ def _drive(generator, kind, codec, lanes, words, count=250, cut=0.3):
 
 
 def _model(unit, drawn, willing, ready):
-    """Expected trace: a packer offers words, and an unpacker beats, one cycle after the last input that they need."""
+    """Expected trace: words of a packer or beats of an unpacker, one cycle after the last input needed."""
     count, packets, wanted = drawn
     feed, output = stream.Feed(count, willing["i"]), stream.Output(ready["o"])
     errors, now = np.zeros(output.end + 2, bool), -1

@@ -63,7 +63,7 @@ class RoundTrip(wiring.Component):
 
 @pytest.mark.parametrize("count", [16, 256])
 def test_round_trip(count):
-    """Decoded beats come 20 cycles (first beat) and 21 cycles (last beat) after the same beats of elements."""
+    """The first decoded beat is 20 cycles after the first beat of elements, the last 21 after the last."""
     elements = bits_of(np.random.default_rng(count).standard_normal(count))
     trace = Unit(RoundTrip(), name="NVFP4RoundTrip").lockstep(
         sources={"i": Feed(packets.beats([elements], 4))}, sinks={"o": True}, cycles=200)

@@ -171,7 +171,7 @@ def with_dependencies(generator, programs):
 
 @cocotb.test(timeout_time=8, timeout_unit="ms")
 async def plays_programs(dut):
-    """Both queues run random programs in order, with commands adapted to their pass, and start none too early."""
+    """Both queues run random programs in order and adapt commands to their pass; none starts too early."""
     p = regression.parameters()
     await begin(dut)
     bench = Bench(dut, p["seed"], start=p["start"], sink=p["sink"])
@@ -288,7 +288,7 @@ async def a_failure_ends_the_run(dut):
         assert len(bench.starts[0]) + len(bench.starts[1]) == len(events) - (
             status not in (EventStatus.BAD_CRC, EventStatus.PEER_ABORT))
 
-    # An engine reports an error; the failed command is at various positions.
+    # An engine reports an error, for failing commands in several slots of both queues.
     for queue, slot in ((0, 0), (0, 3), (1, 0), (1, 2)):
         bench.status = lambda engine, command, wrong=10 * queue + slot: (
             EventStatus.BAD_CRC if command["tag"] == wrong else EventStatus.OK)
@@ -308,7 +308,7 @@ async def a_failure_ends_the_run(dut):
     assert [event[2] for event in events] == [EventStatus.OK] * 8
     assert bench.starts[0][1][0] > bench.starts[1][0][0] + 1000
     bench.duration = paced
-    # The flags of a command are not set.
+    # The command waits for flags that are not set.
     check(await play(changed(1, 1, wait=0b110)), 1, 1, EventStatus.WAIT_TIMEOUT, 0b110)
     # Two commands wait for each other.
     cyclic = changed(0, 1, after_0=2, lag_0=0)

@@ -62,7 +62,7 @@ async def weights_have_versions(dut):
     bench.duration = lambda queue, command: 20 + 2000 * queue
     early = {"tag_1": {"after_0": 0}}
     assert (await play(3, first=0, **early))[1] == [(1, EventStatus.STALE, 0 | 1 << 16)]
-    # Waiting for the first layer's previous update is valid, but its two weight copies may not coincide.
+    # A wait for the previous update of the first layer is valid, but this layer needs two separate weight copies.
     assert (await play(3, first=0, tag_0={"after_0": 2, "lag_0": 1}))[1] == []
     assert (await play(3, first=0, tag_0={"apart": 0}))[1] == [(0, EventStatus.STALE, 0 | 1 << 16)]
     # Runs must start at the pass that the weight versions have reached.

@@ -98,7 +98,7 @@ async def counts_updates(dut):
                 "number": state["number"], "update": to_int(region_layout(), updated), "_": updated}
 
     class Packed:
-        """The model, adapted to ports that are packed into integers."""
+        """Adapter between the model and ports that are packed into integers."""
 
         @staticmethod
         def outputs(inputs):
@@ -157,7 +157,7 @@ class Known(wiring.Component):
 
 
 def test_known():
-    """Proof, starting from reset, that a version is the number of updates of its own region."""
+    """Proof, starting from reset, that a region's version is the number of updates of this region."""
     formal.prove(Known(), depth=18, mode="bmc")
 
 

@@ -34,7 +34,7 @@ def _unit(lanes):
 
 
 def _parts(layer, samples, lanes):
-    """For each part of a layer, its number of rows and the number of rows of its memory."""
+    """For each part of a layer, the number of rows it occupies and the size in rows of its memory."""
     inputs = -(-layer["inputs"] // (4 * lanes))
     codes = inputs if layer["wide"] else -(-inputs // 2)
     outputs = -(-layer["outputs"] // (lanes if layer["raw"] else 4 * lanes))
@@ -62,7 +62,7 @@ def _checked(layer, samples, lanes):
 
 
 def _layer(generator, samples, lanes, *, final):
-    """Draw a layer with parts anywhere in their memories, often at the end and sometimes one row beyond it."""
+    """Draw a layer with data anywhere in memory, often at the end and sometimes one row beyond it."""
     def flip(share):
         return int(generator.random() < share)
 
@@ -90,7 +90,7 @@ def _words(layer):
 
 
 def _run(layers, samples, lanes, *, start=0, empty=False, source="none", sink="none", seed=1, cycles=None):
-    """Read a list, check every cycle, and return the number of valid layers and whether one was wrong."""
+    """Read a list, check every cycle, and return the number of valid layers and whether the list had an error."""
     cycles = cycles or start + 60 + 4 * (LAYER_WORDS + 24) * len(layers)
     generator = np.random.default_rng(seed)
     willing, ready = stall_array(source, cycles, seed=seed), stall_array(sink, cycles, seed=seed + 1)
@@ -200,7 +200,7 @@ def test_wrong(lanes, change):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_limits(lanes):
-    """The largest number of inputs and parts that end with their memory are valid; one more input or row is not."""
+    """The most inputs, and parts up to the end of their memory, are valid; one more input or row is not."""
     most = {**SOUND, "inputs": 4 * lanes * INPUT_ROWS, "final": 1}
     assert _run([most], 1, lanes) == (1, False)
     assert _run([{**most, "inputs": most["inputs"] + 1}], 1, lanes) == (0, True)

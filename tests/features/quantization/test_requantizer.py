@@ -75,7 +75,7 @@ def test_every_result_at_its_edges(shift, relu):
     """Products at and next to each rounding threshold, up to and beyond the limits, are rounded correctly."""
     edges = (np.arange(-140, 270) << shift) - ((1 << shift) >> 1)
     products = (edges[:, None] + np.arange(-2, 3)).ravel()
-    # Choose sums that give the wanted products, or come as close as possible.
+    # Choose sums that, times the multiplier, give these products or come as close as possible.
     multipliers = [1 << max(shift - 16, 0) if shift < 32 else 0xFFFF, 1, 3]
     for multiplier in multipliers:
         if multiplier > 0xFFFF:

@@ -53,7 +53,7 @@ def _rows(layer, lanes):
 
 
 def _results(layers, lanes):
-    """Results of each layer, each with whether it completes a row, its sample and the layer."""
+    """Results of each layer; each result with flags for the end of a row, of its sample and of the layer."""
     for layer in layers:
         per_row = lanes if layer["raw"] else 4 * lanes
         yield [(value, last or (index + 1) % per_row == 0, last, last and sample is layer["results"][-1])

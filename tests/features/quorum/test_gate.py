@@ -40,7 +40,7 @@ class Player:
         raise AssertionError(f"No command in {PATIENCE} cycles")
 
     async def take(self, **watched):
-        """Accept the command after some cycles, while the offer must not change; return its fields."""
+        """Check for some cycles that the offered command does not change, accept it, and return its fields."""
         first = self.fields()
         for _ in range(self.generator.randrange(4)):
             await self.ctx.tick()
@@ -80,7 +80,7 @@ def simulate(unit, run, *, seed):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_compute(seed):
-    """A COMPUTE with a round waits for a slot, or has no effect if its round is over; all other commands pass."""
+    """A COMPUTE of a round waits for a slot, or has no effect if the round is over; other commands pass."""
     async def run(ctx, player):
         unit, generator = player.unit, player.generator
         for _ in range(60):

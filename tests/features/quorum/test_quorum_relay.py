@@ -140,7 +140,7 @@ def test_latency():
 
 
 def test_damaged_words():
-    """A relay drops words other than READY and CLOSE, and all words without a position; a reset ends a message."""
+    """A relay drops words of other types and words without a position; a reset drops a partial message."""
     relay = QuorumRelay()
     ready = ready_layout().const({"type": ControlType.READY, "source": 3, "slot": 1, "zeros": 0, "tag": 70}).as_bits()
     close = control_layout().const({"type": ControlType.CLOSE, "words": CLOSE_WORDS - 1, "tag": 7, "reserved": 0})

@@ -44,7 +44,7 @@ class Bench:
         await ctx.tick()
 
     def end(self):
-        """End the computation in the golden model; return the inputs of that cycle."""
+        """End the computation in the golden model, and return the inputs of the cycle in which it ends."""
         good = self.generator.random() < 0.9
         if good:
             self.rounds.ready(0, self.computing, np.full(1, self.computing + 1, np.uint32))

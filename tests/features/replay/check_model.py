@@ -14,7 +14,7 @@ def crc8(bits: Iterable[int], register: int = 0xFF) -> int:
 
 
 def _table(position: int, width: int) -> list[int]:
-    """For each value of a field at ``position`` in a word, its contribution to the check."""
+    """Contribution to the check of each value of a field at ``position`` in a word."""
     bits = [[value >> n & 1 for n in range(width)] + [0] * (34 - position - width) for value in range(1 << width)]
     return [crc8(field, 0) for field in bits]
 

@@ -46,7 +46,7 @@ def compare(unit, rows, free=None):
 class Columns:
     def __init__(self):
         self._rows = collections.defaultdict(list)
-        self._any = collections.defaultdict(list)  # by output and row: whether any value is right
+        self._any = collections.defaultdict(list)  # for each output and row, whether a test accepts any value
 
     def note(self, **values):
         """Append the values of ports in a cycle."""
@@ -54,7 +54,7 @@ class Columns:
             self._rows[name].append(int(value))
 
     def value(self, name, value):
-        """Append the value of an output in a cycle; None stands for any value."""
+        """Append the value of an output in a cycle; None means that any value is allowed."""
         self._any[name].append(value is None)
         self.note(**{name: value or 0})
 

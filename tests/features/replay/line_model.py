@@ -51,7 +51,7 @@ class Speaker:
         return self._bits is not None
 
     def step(self, now: Message, start: bool) -> None:
-        """Advance one cycle. A message contains the state at its beginning, except for a later ``recover``."""
+        """Advance one cycle. A message contains the state at its beginning, but a later ``recover``."""
         if self._bits is None:
             self.line = 0
         elif self._bits:
@@ -77,7 +77,7 @@ class Listener:
         self.marked = False
         self._zeros = 0
         self._bits: list[int] | None = None  # bits of the current message, or None while not aligned
-        self._whole = True  # whether all bits have arrived on this line
+        self._whole = True  # whether all bits of the current message arrived on this line
         self._other: int | None = None  # position in the message on the other line
 
     def step(self, line: int, lost: bool, swap: bool = False) -> None:

@@ -36,7 +36,7 @@ class Transmitter:
     ENDS = 35
     #: A restart is sent after this number of cycles without progress, plus the round trip of the wires.
     PATIENCE = 4 * MESSAGE + 5
-    #: Cycles, in addition to ENDS, after which the first START and any later START is repeated.
+    #: Number of cycles, in addition to ENDS, until the first START, or a later START, is repeated.
     START_AGAIN = (255, 1023)
 
     def __init__(self, *, segments: int, rows: int = 512, window: int = 255, ports: int = 1) -> None:
@@ -56,7 +56,7 @@ class Transmitter:
         self._first = True
         self._given = 0  # number of packets known to have left the receiver
         self._confirmed = False  # the receiver has confirmed the latest restart
-        self._holds = False  # words wait for confirmation of an unrequested restart
+        self._holds = False  # words wait until the receiver confirms an unrequested restart
         self.started = False
         # The first restart is a START. It is sent immediately or, with two ports, when a word waits.
         self._restart_due = self._asked = self.ports == 1
@@ -64,10 +64,10 @@ class Transmitter:
         self.at = 0
         self._at_rest = False  # one cycle ago nothing was in flight, and the other port was selected
         self._round = 0
-        self._base = 0  # number on the wires of the window's word 0
-        self._other = (0, 0, False, 0)  # base, given, started and round of the other link
+        self._base = 0  # number that the link transmits for the window's word 0
+        self._other = (0, 0, False, 0)  # base, given, started and round of the link that is not selected
         self._listener = Listener()
-        # The plausible message of the previous cycle, and whether its number has reached the last message's.
+        # The previous cycle's message if it was plausible, and whether its number is at least the last message's.
         self._heard: tuple[Message, bool] | None = None
         # The word fetched in the previous cycle, with its flags (fresh, repeated, restarted).
         self._fetched: tuple[Word, tuple[int, int, int]] | None = None

@@ -23,7 +23,7 @@ def flip(wire, bit=0):
 
 
 def cut(word, line):
-    """Damage of cut wires: the word and the bit on the line are lost."""
+    """Damage due to cut wires: the word and the backward bit are lost."""
     return dataclasses.replace(word, valid=0), 0
 
 
@@ -57,7 +57,7 @@ def random_play(seed, **options):
 
 
 def reset_plays(moments, cycles, make=random_play, **options):
-    """Yield a random play of ``cycles`` cycles for each cycle in ``moments``, and reset the links in that cycle."""
+    """For each cycle in ``moments``, yield a random play of ``cycles`` cycles with a link reset in that cycle."""
     for moment in moments:
         play = make(moment, resets=lambda cycle, moment=moment: moment <= cycle < moment + 3, **options)
         for _ in range(cycles):

@@ -166,7 +166,7 @@ def test_tenants(shared, tenant):
 
 
 def test_lockstep_of_tenants(shared):
-    """The hub matches its model for words of all tenants, while the own tenant changes at link resets."""
+    """The hub matches its model for words of all tenants, while its node's tenant changes at link resets."""
     generator = random.Random(2)
     bench = Bench(0)
     bench.words = [word for message in messages(generator, 600)

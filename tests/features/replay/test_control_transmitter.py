@@ -21,7 +21,7 @@ def unit():
 
 
 def words(seed, **options):
-    """A random play that sends only control words."""
+    """Return the random stimuli of a link, without packet words and with 600 control words."""
     play = random_play(seed, rows=WINDOW + 1, window=WINDOW, **options)
     generator = random.Random(seed)
     play.sent, play.controls = [], [generator.getrandbits(32) for _ in range(600)]

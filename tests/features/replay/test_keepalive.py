@@ -19,7 +19,7 @@ def unit():
 
 
 class Node:
-    """Model of a node's KEEPALIVE unit with a record of its ports."""
+    """Model of a node's KEEPALIVE unit that also records the values of its ports."""
 
     def __init__(self, size):
         self.model, self.columns = control_words.KeepAlive(), Columns()
@@ -36,7 +36,7 @@ class Node:
 
 
 def test_period(unit):
-    """One word is sent per 1,024 working cycles, even after a stall; the count restarts when work ends."""
+    """One KEEPALIVE is sent per 1,024 working cycles, even after a stall; the count restarts when work ends."""
     node = Node(4)
     sent = [cycle for cycle in range(8000) if node.step(at_work=cycle != 3000, ready=not 5100 <= cycle < 5200)]
     assert sent == [1025, 2049, 4026, 5050, 6074, 7098]
@@ -47,7 +47,7 @@ def test_period(unit):
 
 
 def test_hand_on(unit):
-    """Words have the stated latency and end after their hops; of two waiting words, the one with fewer is dropped."""
+    """Words have the stated latency and end after their hops; of two waiting words, the one with more stays."""
     node = Node(0)
     words = {0: keepalive_word(3), 10: keepalive_word(0), 20: keepalive_word(5), 21: keepalive_word(9),
              22: keepalive_word(2), 40: keepalive_word(4) ^ 1, 42: keepalive_word(4) | 1 << 4,

@@ -61,7 +61,7 @@ def test_line():
         speaker.step(Message(expect=cycle, recover=int(cycle >= 75)), start=cycle == 3)
         if listener.complete:
             seen.append((cycle, Message.parse(listener.complete)))
-    # A message contains the number from its first cycle, and `recover` from 21 cycles later.
+    # The message's number is sampled in its first cycle, and `recover` 21 cycles later.
     assert seen == [(64, Message(34, 0, 0, 0)), (94, Message(64, 0, 0, 1)), (124, Message(94, 0, 0, 1)),
                     (154, Message(124, 0, 0, 1))]
 
@@ -139,7 +139,7 @@ def test_long_wires(latency):
 
 @pytest.mark.parametrize("wire", ["valid", "data", "line"])
 def test_two_ports(wire):
-    """A wrong bit at any time is repaired while packets alternate between two links, which start meanwhile."""
+    """A wrong bit at any time is repaired while two links start and packets alternate between them."""
     for at in range(0, 900, 17):
         play = Play(stream(70, packet=7), segments=3, latency=4, route=[0, 1] * 5)
         play.faults = lambda cycle, at=at: flip(wire) if cycle == at else None

@@ -105,5 +105,5 @@ def test_once_and_in_order():
 
 
 def test_unseen_faults():
-    """The assumption is needed: without it, a wrong word with a matching check is delivered."""
+    """The proof needs its assumption: without it, a wrong word with a matching check is delivered."""
     refuted(OnceAndInOrder(seen=False), depth=8)

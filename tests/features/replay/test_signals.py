@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Relays of SIGNALs in a ring, and in lockstep with their model: hdl/features/replay/signals.py."""
+"""Tests of SIGNAL relays in a ring and in lockstep with a model: hdl/features/replay/signals.py."""
 
 import random
 
@@ -125,7 +125,7 @@ def test_lockstep(unit, seed):
 
 
 def test_model_by_hand():
-    """Known cases: stated latency, one own word at a time, dropped words, and changes of the run."""
+    """Known cases: stated latency, one word of its own at a time, dropped words, and changes of the run."""
     relay = Relay(3, 8)
     settle([relay], SOURCES)
 
@@ -143,7 +143,7 @@ def test_model_by_hand():
     sent = play(*foreign)
     assert sent.index(foreign[0]) == SignalRelay.latency
     assert [value for value in sent if value is not None] == foreign
-    # Dropped: words from a node outside the ring, for a missing queue, or without a run, and a word of another type.
+    # Dropped words: from a node outside the ring, for a missing queue, without a run, or of another type.
     assert set(play(word(8, 0, 1, 9), word(4, 2, 1, 9), word(4, 0, 0, 9), word(4, 0, 1, 9) ^ 1)) == {None}
     # The counts of a run are reported one by one; the next word leaves when the previous one has returned.
     relay.run, relay.done = 1, [0, 6]

@@ -11,7 +11,7 @@ Beat = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Answered:
-    """Outputs in a cycle: words to the port and of the answer, and whether request and port words are accepted."""
+    """Outputs in a cycle: words for the port and of the answer; whether request and port words are taken."""
 
     port: Beat | None
     answer: Beat | None
@@ -29,7 +29,7 @@ class AnswerCache:
     def __init__(self) -> None:
         self.phase, self.latest, self.drops = "request", 0, False
         self.kept: list[Beat] | None = None
-        self.answer: list[Beat] | None = None  # answer so far, if it must be kept
+        self.answer: list[Beat] | None = None  # words of the answer so far, if the answer must be kept
         self.place = 0
 
     def look(self, *, word: Beat | None, port: Beat | None, port_ready: int, ready: int, direct: int) -> Answered:
@@ -69,7 +69,7 @@ def place_word(rank: int, size: int) -> int:
 
 
 class PositionRelay:
-    """Relay of node positions, which rank 0 starts; ``o`` is the offered word."""
+    """Model of the relay for node positions, which rank 0 sends first; ``o`` is the offered word."""
 
     def __init__(self) -> None:
         self.heard = (0, 0)

@@ -20,13 +20,13 @@ def sync_word(number: int) -> int:
 
 
 def follow_words(number: int, time: int, rounds: int) -> list[int]:
-    """Words of the FOLLOW that reports when the SYNC with this number left."""
+    """Words of the FOLLOW message that reports the time when the SYNC with this number left."""
     return [_SYNC | 2 << 4 | (number | _FOLLOWS) << 12, time % _TIMES, rounds]
 
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """State of the link to the successor in a cycle."""
+    """State of a node's link to its successor in one cycle."""
 
     departed: int = 0  # a SYNC is on the wires for the first time
     repaired: int = 0  # a word is repeated or a RESTART sent
@@ -70,11 +70,11 @@ class Clock:
         self.o: Message | None = None
         self.valid = self.way = self.error = self.looped = 0
         self._count = self._number = 0
-        # State of the node's own SYNC: to be offered; offered but not sent; sent; disturbed by a repetition; cycles
-        # since it left.
+        # State of the node's own SYNC: about to be offered, offered but not sent, sent, disturbed by a repetition;
+        # then the number of cycles since it left.
         self._pending = self._handed = self._gone = self._spoiled = False
         self._waited, self._patient = 0, False
-        # State of FOLLOW: one is expected; a period has ended since then; it has arrived; the own FOLLOW was offered.
+        # Whether a FOLLOW is expected, a period has ended since, it has arrived, and the own FOLLOW was offered.
         self._awaited = self._old = self._heard = False
         self._followed = True
         self._capture: int | None = None  # cycles until `left` is captured

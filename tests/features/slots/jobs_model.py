@@ -40,7 +40,7 @@ class Frame:
 
     @property
     def kept(self) -> int:
-        """Pairs of slots that rank 0 stores, so that a packet has at least 240 cycles to pass around the ring."""
+        """Slot pairs that rank 0 stores, since a packet needs at least 240 cycles to pass around the ring."""
         return 2 if 2 * self.slot >= 240 else 4
 
 
@@ -54,7 +54,7 @@ class SlotState:
     pair: int = 0  # number of the pair of slots
 
     def bits(self, job: int) -> int:
-        """Encode the state in the form that the unit of a node of ``job`` outputs."""
+        """Encode the state in the same way as the output of a node that belongs to ``job``."""
         return (self.soon | self.starts << 1 | (self.of == job) << 2 | (self.of == 1 - job) << 3
                 | self.pair % _PAIRS << 4)
 
@@ -106,7 +106,7 @@ class JobTable:
 
 
 class RoomLaps:
-    """Laps of messages that determine the smallest room among each job's nodes."""
+    """Model of the laps of messages that find the smallest room among the nodes of each job."""
 
     def __init__(self) -> None:
         self.allowed = self.granted = 0
@@ -142,7 +142,7 @@ class RoomLaps:
             self.granted, self.o, self._due, self._kept = 0, None, False, 0
 
     def _message(self, type: int, number: int, rooms: list[int], job: int) -> Message:
-        """A message with the given rooms, limited to this node's room for its own job."""
+        """Message with each job's free room; for ``job``, at most the room in this node."""
         rooms = [min(room, self._kept) if index == job else room for index, room in enumerate(rooms)]
         return Message(type | number << 12 | rooms[0] << 18 | rooms[1] << 23, 1, 1)
 
@@ -155,7 +155,7 @@ class JobPath:
         self.wires, self.line, self.lost = Wires(), 0, 0
         self._sender = Sender(depth)
         self._due = False
-        # Packet memory of rank 0: latest word by pair and slot cycle; stored pairs; write and read cycle in the slot.
+        # Packet memory of rank 0: latest word by pair and slot cycle; stored pairs; slot cycles of write and read.
         self._kept: dict[tuple[int, int], tuple[int, int] | None] = {}
         self._there: set[int] = set()
         self._into = self._from = 0
@@ -170,13 +170,13 @@ class JobPath:
 
     @property
     def left(self) -> int:
-        """Whether a packet of this node starts in this cycle."""
+        """Whether this node begins to send a packet of its own in this cycle."""
         return int(self._sender.goes(self._due))
 
     def step(self, *, came: Wires = _IDLE, own: Wires = _IDLE, line: int = 0, slot: SlotState = _NO_SLOT,
              coming: SlotState = _NO_SLOT, job: int = 0, wraps: int = 0, goes: int = 1, flush: int = 0,
              clear: int = 0, entering: tuple[int, int] | None = None) -> None:
-        """Advance one cycle, given the wires, the line, both slots, and an own packet's word to store."""
+        """Advance one cycle, given the wires, the line, both slots, and a word of its own packet to store."""
         packet = (came.data, came.last) if came.valid and not came.kind else None
         self._into = 0 if coming.starts else self._into + 1
         self._from = 0 if slot.starts else self._from + 1

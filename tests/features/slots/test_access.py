@@ -28,7 +28,7 @@ class Port:
         return self.generator is None or self.generator.random() < rate
 
     def ask(self, words, *, answer=2, direct=0, rate=1.0):
-        """Send a request and wait for the answer; return it, and the number of requests that reached the port."""
+        """Send a request and wait for its answer; return the answer and the number of requests at the port."""
         asked, self.answers, came = packet(words), [], []
         served, offered = len(self.requests), None
         while not came or not came[-1][1]:

@@ -23,7 +23,7 @@ def unit():
 
 
 class Node:
-    """Model of a node's clock with a record of its ports."""
+    """Model of a node's clock that also records the values of its ports."""
 
     def __init__(self, rank, size):
         self.model, self.columns = golden.Clock(period=PERIOD, arrival=ARRIVAL), Columns()
@@ -113,7 +113,7 @@ def test_refused(unit, spoil):
 
 
 def test_busy(unit):
-    """If some words are never acknowledged, a FOLLOW leaves once a restart would have arrived."""
+    """If words are never acknowledged, a FOLLOW waits only until a restart would have arrived."""
     node = Node(1, 4)
     words = dict(enumerate(whole(follow_words(9, 1000, 20)), 120))
     words[100] = Message(sync_word(9), 1, 1)

@@ -98,7 +98,7 @@ def test_packets(unit, forward, back, drifts):
     grants = {int(trace[f"granted_{n}"].sum()) for n in range(NODES)}
     counts = [in_order(trace, n, PACKET) for n in range(NODES)]
     assert grants == {17}
-    # Packets of the last superframe may be in flight: the ones that rank 0 stores, and a few more.
+    # Packets of the last superframe may be in flight: the packets stored at rank 0, and a few more.
     assert max(counts) <= 17 * FRAME.pairs * FRAME.longest
     assert min(counts) >= (17 * FRAME.pairs - FRAME.kept - 6) * FRAME.longest
 
@@ -110,7 +110,7 @@ def bursts(generator, share):
 
 
 def behaviours(job, generator):
-    """Inputs of a ring for each behaviour of this job's nodes."""
+    """Inputs of a ring, by name, for different behaviours of the nodes of this job."""
     first, second = job, job + JOBS
     damage = (generator.random(CYCLES) < .02).astype(np.uint64) << job
     late = (np.arange(CYCLES) < 9000).astype(np.uint64)

@@ -18,11 +18,11 @@ FRAME = JobFrame(longest=LONGEST)
 
 
 class RoomsApart(wiring.Component):
-    """Two nodes at the same position that receive the same words, except for the rooms of the unobserved job. Their
-    own rooms may differ if they belong to the unobserved job.
+    """Two nodes at the same position that differ only in the rooms of the unobserved job.
 
-    Both accept, offer and grant in the same cycles. They offer equal rooms of the observed job, and have the same
-    allowance if they belong to it. ``wrong`` claims that the rooms of the unobserved job are equal, too.
+    They receive the same words, except for these rooms; their own rooms may differ if they belong to this job.
+    Claims: both accept, offer and grant in the same cycles, offer equal rooms of the observed job, and have the same
+    allowance if they belong to it. ``wrong`` also claims that the rooms of the unobserved job are equal.
     """
 
     word: In(message_layout())
@@ -81,13 +81,13 @@ class RoomsApart(wiring.Component):
 
 
 class Slots(wiring.Component):
-    """Base of path specifications with slots chosen by the solver, none shorter than a packet and the next word."""
+    """Base of path specifications; the solver chooses slots with room for at least a packet and one more word."""
 
     starts: In(1)
     drives: In(1)
 
     def slots(self, m, *paths, least):
-        """Drive the slot inputs of paths; return whether there is a slot, its cycle, and whether it is theirs."""
+        """Drive the slot inputs of paths; return whether there is a slot, its cycle, and whether paths drive it."""
         begun, own, cycle = Signal(), Signal(), Signal(4)
         now, drives = Mux(self.starts, 0, cycle), Mux(self.starts, self.drives, own)
         there = begun | self.starts
@@ -116,11 +116,11 @@ class Slots(wiring.Component):
 
 
 class PathsApart(Slots):
-    """Two nodes with the same slots, which may lack ``less`` cycles each. In slots of the observed job both receive
-    the same words and, if it is their own job, send the same packets. Everything else may differ: packets, resets,
-    room, and incoming words.
+    """Two nodes with the same slots, each up to ``less`` cycles too short.
 
-    In slots of the observed job the same words leave and arrive; a passing word never collides with an own word.
+    In slots of the observed job both receive the same words and, if it is their own job, send the same packets; other
+    packets, resets, room, and incoming words may differ. Claim: in slots of the observed job the same words leave and
+    arrive, and a passing word never collides with an own word.
     """
 
     own: In(1)
@@ -214,9 +214,9 @@ class WholePackets(Slots):
 
 
 class SteadyTables(wiring.Component):
-    """Two nodes with TIMEs that differ by at most one cycle and advance by 1, but by 0 to 2 in one cycle per slot.
+    """Two nodes with TIMEs that advance by 1 per cycle, but by 0 to 2 in one cycle of each slot.
 
-    Both nodes have slots of the same jobs in the same order, and each slot lacks at most ``less`` of its cycles.
+    Both nodes have slots of the same jobs in the same order; a slot is at most ``less`` cycles short.
     """
 
     advance: In(data.ArrayLayout(2, 2))

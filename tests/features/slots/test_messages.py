@@ -37,7 +37,7 @@ class Node:
                                   ("message_o", out.message, at.message_ready)):
             columns.stream(name, beat, ready)
         self.gate.step(at)
-        # An offer remains until it is accepted; a link reset also withdraws messages.
+        # An offer remains until it is accepted, but a link reset withdraws an offered message.
         for name, beat, ready in (("host", out.host, at.host_ready), ("port", out.port, at.port_ready),
                                   ("message", out.message, at.message_ready)):
             before = self.offered.get(name)
@@ -178,7 +178,7 @@ def test_malformed(unit, damage):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_lockstep(unit, seed):
-    """Every port matches in every cycle, for requests, stalls, resets, arbitrary messages and unrequested answers."""
+    """Ports match the model in every cycle: requests, stalls, resets, any messages, unrequested answers."""
     generator, node = random.Random(seed), Node((0, 3, 9, 0)[seed])
     host, port, heard, seen, asked = [], [], [], set(), 0
     node.wild = seed > 1

@@ -18,7 +18,7 @@ def relay():
 
 
 class Place:
-    """Model of a position relay with a record of its ports."""
+    """Model of a position relay that also records the values of its ports."""
 
     def __init__(self, position=(0, 0)):
         self.model, self.columns, self.given = golden.PositionRelay(), Columns(), position

@@ -70,7 +70,7 @@ def test_layouts():
 
 
 def test_plan():
-    """Known tables and plans of slots are right."""
+    """Tables and plans of slots are correct for known examples."""
     assert Table.of([Record(20, 30, 10), Record(0, 16, 268, 1), Record(17, 20, 9, 1)], 6) == Table(16, 268, 1, 0)
     assert Table.of([Record(20, 3, 10, 1), Record(16, 16, 268)], 7) == Table(3, 268, 0, 1)
     assert Table.of([Record(2, 16, 10), Record(0, 5, 268), Record(1, 3, 9)], 6) == Table(2, 268, 0, 0)
@@ -117,7 +117,7 @@ def play(ring, *, records, cycles, wire=16, without=None, stalled=(), delays=8, 
             slots.step(time=time, **told)
             sent.append(word_out)
         for rank, word in enumerate(sent):
-            if word is not None:  # a hop takes the wires plus ``delays`` cycles
+            if word is not None:  # a hop takes the wires' latency plus ``delays`` cycles
                 wires[(rank + 1) % len(ring)].append((cycle + wire + delays - 1, word))
     return granted, asked
 
@@ -150,7 +150,7 @@ def test_ring(laps_unit, nodes, wire):
 
 
 def test_without(laps_unit):
-    """A node without TIME sends no record, so that no node gets a table; rank 0 starts further laps."""
+    """A node without TIME sends no record, so no node gets a table; rank 0 keeps starting laps."""
     ring = [Node(rank, 4) for rank in range(4)]
     granted, asked = play(ring, records=[Record(2, 9, 9)] * 4, cycles=2000, without=1)
     assert granted == [[]] * 4
@@ -236,7 +236,7 @@ class Player:
 @pytest.mark.parametrize("messages", [False, True])
 @pytest.mark.parametrize("slots", [0, 1, 4, 16])
 def test_slots(table_units, slots, messages):
-    """Slots of two tables begin and end as planned, ``gap`` cycles after the target time or the last slot."""
+    """Slots of two tables begin and end as planned: ``gap`` cycles after the target time or the previous slot."""
     node = Player(2, messages)
     start = (1 << 16) - 500
     table = Table(slots, 268, 1, 1)

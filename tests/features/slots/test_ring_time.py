@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""TIMEs on rings of links that repeat words, with wires of any latency: hdl/features/slots/clock.py."""
+"""TIME at all nodes of a ring of replay links with wires of any latency: hdl/features/slots/clock.py"""
 
 import numpy as np
 import pytest
@@ -172,7 +172,7 @@ def test_damage(unit, link):
         assert not offsets[valid].any(), at
         assert valid[:, -1].all(), at
         set_by_first.add(tuple(valid[:, 7000].tolist()))
-    # Either all nodes have got a TIME, or only the nodes before the damage.
+    # Either all nodes have a TIME, or only the nodes up to the damaged link.
     assert set_by_first == {(True,) * size, tuple(rank <= link for rank in range(size))}
 
 

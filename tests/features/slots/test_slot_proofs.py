@@ -86,7 +86,7 @@ class Undisturbed(wiring.Component):
         m.d.comb += [
             Assert(~path.lost),
             Assert(~passing | (out.valid & ~out.kind & (out.data == 0x41))),
-            Assert(~is_own | ((sent == 0) == (out.data == 0x11))),  # an own packet starts with its first word
+            Assert(~is_own | ((sent == 0) == (out.data == 0x11))),  # own packets begin with their first word
             Assert((sent == 0) | is_own),  # own packets have no pauses
             Assert(~is_own | (in_slot >= 2) & (in_slot < 2 + LONGEST)),
         ]
@@ -96,11 +96,11 @@ class Undisturbed(wiring.Component):
 
 
 class SteadySlots(wiring.Component):
-    """Two nodes with the same table. Their TIMEs differ by at most one cycle and advance by 1, but by 0 to 2 in one
-    cycle per slot.
+    """Two nodes with the same table of slots and with TIMEs that differ by at most one cycle.
 
-    Each slot for packets lacks at most ``less`` of its cycles, and both nodes have slots of the same kinds in the
-    same order.
+
+    TIME advances by 1 in each cycle, but by 0 to 2 in one cycle per slot. Each slot for packets lacks at most
+    ``less`` of its cycles, and both nodes have slots of the same kinds in the same order.
     """
 
     slots: In(table_layout())
@@ -157,7 +157,7 @@ def test_steady_slots():
 
 
 def test_shorter_slots():
-    """The bound is tight: a slot can lack two cycles, which refutes a bound of one."""
+    """The bound of two cycles is tight: the claim that slots lack at most one cycle is refuted."""
     refuted(SteadySlots(less=1), depth=16)
 
 

@@ -64,7 +64,7 @@ class FoldedRecords(wiring.Component):
             Assume((self.all.other == 0) | ((self.all.other < self.size) & of(self.all.other).wants)),
         ]
 
-        # Received words: records of the lap, or arbitrary words.
+        # Received words are records of the tracked lap, or arbitrary words.
         tracked, done, told = Signal(), Signal(), data.View(record_word_layout(), self.word.data)
         m.d.sync += done.eq(tracked & dut.checks)
         with m.If(dut.opens | dut.checks | dut.reset_link):

@@ -106,7 +106,7 @@ WORDS = SLOTS * LONGEST
                                                ([40, 3], [16, 3])])
 @pytest.mark.parametrize("wants", [(), (2,), (1, 3)])
 def test_superframes(unit, forward, back, wants):
-    """For any wires, all tables are equal, all packets and messages arrive, and superframes are one lap apart."""
+    """For any wire latencies, tables are equal, packets and messages arrive, and superframes are one lap apart."""
     trace = play(unit, forward=forward, back=back, wants=wants)
     cycles = [np.flatnonzero(trace[f"granted_{n}"]) for n in range(NODES)]
     least = min(len(grants) for grants in cycles) - 1

@@ -32,7 +32,7 @@ def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
     packer = plane_cycles.Packer(words, ready)
     codes = plane_cycles.Registers(feed, table.mantissa_bits if table.centroids else _STAGES)
     eights = plane_cycles.Eights(packer)
-    idle = taken = 0  # first cycle after the previous packet; cycle when its last bytes were accepted
+    idle = taken = 0  # first cycle after the previous packet; cycle when the last bytes of that packet were accepted
     per_eight = planes.PLANE // lanes
     for packet, count in zip(packets, beats, strict=True):
         for _ in range(count):

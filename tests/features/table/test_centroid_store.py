@@ -120,7 +120,7 @@ def test_lockstep(table, source):
 
 
 def _load(table, words, *, cycles=None):
-    """Inputs of one load at a word per cycle, and then of steps that output the centroids repeatedly."""
+    """Trace of one load at a word per cycle, and then of steps that output the centroids repeatedly."""
     cycles = cycles or 3 * table.load_length
     opened = np.arange(cycles) < len(words)
     return _unit(table).lockstep(

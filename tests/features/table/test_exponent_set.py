@@ -54,10 +54,10 @@ def _rows(exponents):
 
 
 def _scenario(generator, vectors, lanes, format, willing):
-    """Draw the accesses to the set after each packet; return the inputs and expected outputs of all cycles.
+    """Draw accesses to the exponent set after each packet; return inputs and expected outputs per cycle.
 
-    Rows are read in random order, each for one or more cycles, and cleared in the last one. A few rows are not
-    cleared, so that their exponents are also in the set of the next packet.
+    Rows are read in random order, each for one or more cycles, and cleared in the last of these cycles. A few rows
+    are not cleared, so that their exponents are also in the set of the next packet.
     """
     beats = [-(-len(vector) // lanes) for vector in vectors]
     feed = stream.Feed(sum(beats), willing)

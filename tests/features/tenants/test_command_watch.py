@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Watch over tenants' commands, which replaces the status of their events if necessary."""
+"""Command watch, which replaces the status of the events of tenants' commands if necessary."""
 
 import numpy as np
 import pytest
@@ -19,9 +19,9 @@ def words_of(event):
 
 
 def watch(*, length, budget=0, strays=(), taken=3, held=None, begin=0):
-    """Run a command that starts at time ``begin``; return its status and the cycles when it is cut. Its event is
-    offered after ``length`` cycles, and accepted ``taken`` cycles later. A gate may hold the command for ``held``
-    cycles beforehand; ``strays`` are cycles relative to the start."""
+    """Run a command that starts at time ``begin``; return its status and the cycles in which ``cut`` is high. Its
+    event is offered after ``length`` cycles, and accepted ``taken`` cycles later. A gate may hold the command for
+    ``held`` cycles beforehand; ``strays`` are cycles relative to the start."""
     unit = Unit(CommandWatch(gated=held is not None), name=f"CommandWatch{held is not None}")
     unit.reset()
     if held is not None:

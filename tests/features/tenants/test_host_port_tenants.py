@@ -14,7 +14,7 @@ from sim.verilated.vectors import Feed, Unit
 from tests.hdl.control.test_requester import CONFIG as ONE_BANK
 
 CONFIG = ONE_BANK.replace(programs={"banks": 2})
-RUNNING, IDLE = 1, 1 << 23  # a program runs; a load is for the idle bank
+RUNNING, IDLE = 1, 1 << 23  # flags: a program is running; the loaded words are for the idle bank
 GROUPS = CONFIG.memories.gradient // GROUP
 
 #: Output streams of the port, which are always ready here.
@@ -56,7 +56,7 @@ def test_beyond(unit):
 
 @pytest.mark.parametrize("who", [0, 1])
 def test_loads(unit, who):
-    """Programs can be loaded into both banks, except while the current bank runs; both banks have the same size."""
+    """The idle bank can always be loaded, the current one unless it runs; both banks have the same size."""
     command, last = range(1, 1 + DESCRIPTOR_WORDS), CONFIG.programs.depth - 1
 
     def load(slot, running):

@@ -20,7 +20,7 @@ def described(config, source):
 
 @pytest.mark.parametrize("source", [Tenant(), Cut(), Window("weights")])
 def test_sources(source):
-    """Only nodes with tenants have the sources of tenant, windows and deadlines."""
+    """Only nodes with tenants have engine inputs for the tenant, its windows and deadlines."""
     check_engines(described(CONFIG, source), CONFIG)
     refuses("Input number of engine filler needs a node with tenants", check_engines,
             described(NodeConfig(), source), NodeConfig())

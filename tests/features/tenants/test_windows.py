@@ -58,7 +58,7 @@ def test_against_the_model(config):
     assert (windowed(CONFIG)[-1].number, windowed(CONFIG)[-1].words) == (FAR_SPACE, 224)
     server = ServerConfig(memories=ServerMemories(gradient=32, weight=32, planes=0, far=64), features=(Tenants(),))
     assert [space.name for space in windowed(server)] == ["gradients", "weights"]  # far memory has no window
-    assert asked_layout()["space"].width == 4  # wide enough for every space in a request
+    assert asked_layout()["space"].width == 4  # wide enough for any space that a request can name
     unit = unit_of(config)
     generator = np.random.default_rng(3)
     cycles = 6000
@@ -91,7 +91,7 @@ def test_against_the_model(config):
                 (asked["tenant"], asked["space"]), (0, 0))
             assert (answer["size"], answer["base"] if size else 0) == (size, base if size else 0), f"{cycle=}"
         assert trace["changed"][cycle] == (free[cycle] and now["tenant"] != running), f"{cycle=}"
-        # The shown windows were valid at some time since the last ``latency`` cycles without a request.
+        # The windows shown now were valid in some cycle since the start of the last ``latency`` idle cycles.
         latest = walked[-WindowTable(config=config).latency:]
         if len(latest) == WindowTable(config=config).latency:
             followed += 1
@@ -212,7 +212,7 @@ class Stands(wiring.Component):
             m.d.sync += walked.eq(walked + 1)
         m.d.comb += [
             Assume(~ResetSignal()),
-            # Once all windows have been read, a change just before the node became busy is visible.
+            # Once all windows have been read, the output reflects a change made just before the node became busy.
             Assert((walked != table.latency) | (before == table.tenancy)),
             Assert((~was_busy & reset) | (before.tenant == tenant)),
             *(Assert(is_in(window, space)) for n, space in enumerate(spaces)
@@ -226,7 +226,7 @@ class Stands(wiring.Component):
                 getattr(rows[n + places * tenant], name)[:len(getattr(windows[space.name], name))]
                 for name in ("base", "size")))) for n, space in enumerate(spaces)),
         ]
-        # The running tenant's windows equal the windows that its requests find.
+        # A lookup for a request of the running tenant returns the running tenant's window.
         for space in spaces:
             ours = windows[space.name]
             if space.number == FAR_SPACE:  # requests never find this space

@@ -219,7 +219,7 @@ def every_code(name, lanes):
 
 
 def special_blocks(name, special, lanes):
-    """Zeros, subnormals, infinities and NaNs are coded correctly, in blocks of their own and mixed with ones."""
+    """Zeros, subnormals, infinities and NaNs are coded correctly, in separate blocks and among ones."""
     golden = codec(name, mirror=True)
     normal = np.float32(1.5).view(np.uint32)
     block = np.full(golden.block, special, np.uint32)

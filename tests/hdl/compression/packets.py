@@ -48,7 +48,7 @@ def kept(rows, lanes, *, width=32):
 
 
 def want(trace, rows, lanes, *, width=32, scan=None):
-    """Expected ports of a codec without errors: handshakes of a trace and of its scan, and output beats."""
+    """Expected ports of a codec without errors: trace and scan handshakes, and the output beats."""
     result = Want.of(trace, (rows, kept(rows, lanes, width=width)), without=("scan_valid", "scan_ready"))
     if scan is not None:
         result.ports.update({f"{scan}__valid": trace.scan_valid, f"{scan}__ready": trace.scan_ready})

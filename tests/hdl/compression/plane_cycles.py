@@ -31,11 +31,11 @@ class Packer:
         self._packed = -1  # cycle when the previous chunk has been packed completely
 
     def free(self, cycle: int) -> int:
-        """First cycle, not before the given one, in which a chunk would be accepted."""
+        """First cycle, not before ``cycle``, in which a chunk would be accepted."""
         return max(cycle, self._left)
 
     def take(self, cycle: int, count: int, *, align: bool = False, last: bool = False) -> int:
-        """Offer a chunk from the given cycle on, and return the cycle in which it is accepted."""
+        """Offer a chunk from the given cycle on, and return the cycle when it is accepted."""
         taken = self.free(cycle)
         self._left = max(taken, self._packed) + 1
         total = self._place + count
@@ -61,7 +61,7 @@ class Unpacker:
         self._back = self.feed.accept(self._front)  # cycle when the next beat is accepted
 
     def shown(self, count: int) -> int:
-        """First cycle when the next ``count`` bytes are shown."""
+        """First cycle in which the next ``count`` bytes are available at the output."""
         behind = self._place + count > self._size
         return max(self._front, self._back if behind else 0) + 1
 
@@ -89,7 +89,7 @@ def chunks(count: int, size: int) -> list[int]:
 
 
 class Registers:
-    """Registers of an encoder, from input to codes: cycles when the previous beat leaves each of them."""
+    """Register stages of an encoder, with the cycle when the previous beat leaves each stage."""
 
     def __init__(self, feed: stream.Feed, stages: int) -> None:
         self._feed = feed
@@ -120,7 +120,7 @@ class Eights:
         self._taken = 0  # cycle when the last chunk of the previous codes was accepted
 
     def give(self, cycle: int, opened: int, sizes: Sequence[int], *, held: bool, last: bool) -> tuple[int, int]:
-        """Cycle when the codes leave their register, from ``cycle`` on, and cycle when their last chunk is taken."""
+        """Return the cycles, from ``cycle`` on, when codes leave their register and the last chunk is taken."""
         if not held:
             taken = self._packer.take(max(cycle, opened), sizes[0], last=last)
             return taken, taken

@@ -21,7 +21,7 @@ from tests.hdl.compression import packets, plane_cycles
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.refusals import refuses
 
-#: Lanes and maximum code widths: they cover groups of eight in one and several chunks, and all word counts.
+#: Lanes and maximum code widths, for groups of eight codes in one or several chunks, and for all word counts.
 CASES = [(1, 3), (2, 9), (4, 17), (8, 6), (8, 16)]
 cases = pytest.mark.parametrize(("lanes", "width"), CASES)
 
@@ -110,7 +110,7 @@ def _rows(vectors, lanes, width):
 
 
 def _sizes(width):
-    """Widths of codes; a packet may use fewer bits than the maximum width."""
+    """Widths of codes to test; a packet may use fewer bits than the maximum width."""
     return sorted({1, width // 2, width - 1, width})
 
 

@@ -49,7 +49,7 @@ def _adder(name, lanes):
 
 
 def elements(generator, count):
-    """Weights, with a few numbers of any kind; a single special number suffices to make a block NaN."""
+    """Random weights with only a few special numbers, since a single infinity or NaN makes a block NaN."""
     values = (0.1 * generator.standard_normal(count)).astype(np.float32).view(np.uint32)
     return np.where(generator.random(count) < 0.01, generator.choice(_SPECIAL, count), values).astype(np.uint32)
 

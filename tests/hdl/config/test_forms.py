@@ -22,7 +22,7 @@ from hdl.features.throttles.feature import Throttles
 from hdl.registry import section, section_names
 from tests.refusals import refuses
 
-#: Kinds of sections of ``features``, separated by commas.
+#: Names of all section types that ``features`` may contain, separated by commas.
 KINDS = ", ".join(name_of(section(name)) for name in section_names("features"))
 
 NODES = [

@@ -37,7 +37,7 @@ class _Phase(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Inputs of a cycle, by port name; ``head`` contains ``wait``, ``signal`` and ``tag`` of the command."""
+    """Inputs of a cycle, by port name; ``head`` contains ``wait``, ``signal`` and ``tag`` of the first command."""
 
     available: bool
     of_program: bool
@@ -78,14 +78,14 @@ class CommandControl:
         self._place, self._phase = _Place.EMPTY, _Phase.ALONE
         self._of_program = False
         self._waited = 0
-        self._expired = False  # whether the head's wait had reached the time-out in the previous cycle
+        self._expired = False  # whether the first command had waited until the time-out in the previous cycle
         self._running = _Running()
         self._reason = Rejection.VERDICT
-        self._missing = 0  # missing flags in the last cycle without a rejection
+        self._missing = 0  # flags that were missing in the last cycle without a rejection
 
     @property
     def deliver(self) -> bool:
-        """Whether a rejection can be used in this cycle."""
+        """Whether a rejection can be delivered in this cycle."""
         alone = self._phase is _Phase.ALONE and self._place is not _Place.UNWANTED
         return alone or (self._phase is _Phase.REJECT and self._reason is Rejection.VERDICT)
 
@@ -177,7 +177,7 @@ class CommandControl:
         if drop and phase is not _Phase.REJECT:
             self._waited = 0
         self._waited = 0 if action == "patience" else self._waited + waits
-        # The time-out is compared one cycle late, and only a command that waited in that cycle has expired.
+        # The time-out is compared one cycle late, and a command expires only if it waited in this cycle.
         self._expired = inputs.timeout == 0 or (bool(outputs["waiting"]) and self._waited >= inputs.timeout)
         if isinstance(action, Rejection):
             self._phase, self._reason = _Phase.REJECT, action

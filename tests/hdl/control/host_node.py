@@ -1,4 +1,4 @@
-"""A node around the host port, and the model of the wire protocol."""
+"""Bench with a node around the host port, and a model of the port's wire protocol."""
 
 import random
 
@@ -62,7 +62,7 @@ class State:
             self.lengths[self.queue] += self.words % DESCRIPTOR_WORDS == 0
 
     def run(self, bits):
-        """Accept the start of a run, which lasts until the next command is pushed."""
+        """Record the start of a run, which lasts until the next command is pushed."""
         self.runs.append(bits)
         self.running = bits & 0xFFFF != 0
 
@@ -168,7 +168,7 @@ class Model(State):
 
 
 class Node(State):
-    """Node around the host port, which serves its buses cycle by cycle, with stalls."""
+    """Model of the node around the host port; it serves the port's buses cycle by cycle, with stalls."""
 
     def __init__(self, dut, generator, kind, seed, *, programs=False):
         super().__init__(generator)

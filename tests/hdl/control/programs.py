@@ -16,7 +16,7 @@ OPERATIONS = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Issued:
-    """A started command of a run, and the commands in the second queue that must complete before it."""
+    """Command that a run has started, and the number of second-queue commands that must end before it."""
 
     command: dict
     needs: int

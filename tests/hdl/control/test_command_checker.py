@@ -30,7 +30,7 @@ NO_RULE = 9
 
 
 def config_of(parameters):
-    """A node with all local operations (root_reduce if weights are raw), or a peer or worker without them."""
+    """Node with all local operations (RootReduce if weights are raw), or peer or worker without them."""
     planes, codec = parameters["planes"], parameters["weight_codec"]
     config = CONFIG.replace(memories={"planes": planes}, weights=Weights(codec=codec), masking=parameters["masking"],
                             sparsify=parameters["sparsify"])
@@ -71,7 +71,7 @@ async def finds_what_is_wrong(dut):
     if p["stalls"] == "none":
         # A command is accepted in the same cycle as its verdict; the next command follows in the next cycle. The
         # check of the state memory takes 8 cycles, like any check with a stride, and the check of an unused memory
-        # takes 1. If the rule is rejected, the slowest checks are for commands that use one memory.
+        # takes 1. If the rule is rejected, the slowest commands to check use only one memory.
         slowest = max(b - a for a, b in zip(taken.cycles, taken.cycles[1:], strict=False))
         saved = 7 + 7 if refused else 7 if rule == Rule.SGD and not config.weights.has_master else 0
         assert slowest == p["latency"] + 1 - saved

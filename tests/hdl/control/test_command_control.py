@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-"""The control of one queue: proofs that no command starts early, each ends once and no end is lost; and every output
-of every cycle compared with a model."""
+"""The control of one queue: proofs, and a comparison of every output with a model in every cycle. It is proved that
+no command starts early, that each one ends once, and that no end is lost."""
 
 import collections
 import dataclasses
@@ -190,7 +190,7 @@ class Surroundings:
         return {**expected, "start__payload": self._head}
 
     def step(self, inputs):
-        """Advance the model and its surroundings to the next cycle."""
+        """Advance the model, and the simulated units around it, to the next cycle."""
         choose, now = self._random, self._inputs
         before = self.model.outputs(now)
         self.model.step(now)

@@ -80,7 +80,7 @@ def random_packet(generator, programs):
 
 
 def up_to(generator, room):
-    """Random count, often the maximum ``room``, and sometimes one more."""
+    """Draw a count: often the maximum ``room``, and sometimes one more."""
     return generator.choice([generator.randint(1, room)] * 4 + [room] * 2 + [room + 1])
 
 

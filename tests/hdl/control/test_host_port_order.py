@@ -26,12 +26,12 @@ CONFIG = NodeConfig(
 
 #: States that follow the last request to the node, without the states that send an answer's words.
 ANSWER = "Drain", "Header", "Status", "Payload"
-#: States that follow the comparison of address and room, with the request that each makes to the node.
+#: States that access memory after the address range has been checked, each with the host's request for it.
 MEMORY = {"Read-Memory": Opcode.READ_MEMORY, "Write-Memory": Opcode.WRITE_MEMORY, "Write-Words": Opcode.WRITE_MEMORY}
 #: Requests with an address.
 PLACED = (Opcode.READ_REGISTER, Opcode.WRITE_REGISTER, Opcode.READ_MEMORY, Opcode.WRITE_MEMORY, Opcode.POP_EVENT,
           Opcode.LOAD_PROGRAM, Opcode.RUN, Opcode.EDIT)
-#: All other states that serve a request, by the opcodes that the request may have.
+#: Other states that serve a request, each with the opcodes that the request may have.
 OTHERS = {"Ping": [Opcode.PING], "Write-Registers": [Opcode.WRITE_REGISTER], "Event": [Opcode.POP_EVENT],
           "Descriptor": [Opcode.PUSH_COMMAND],
           "Load-Header": [Opcode.LOAD_PROGRAM], "Load-Words": [Opcode.LOAD_PROGRAM], "Run": [Opcode.RUN, Opcode.EDIT],
@@ -138,7 +138,7 @@ class Order(wiring.Component):
             Assert(~(asked & port.bus.request) | (port.bus.address == place_before)),
         ]
 
-        # The relation between packet and state, which the induction needs.
+        # Relations between packet and state, which the proof by induction needs.
         known = (requester.opcode == opcode) & (access.count == count)
         written = Cat(opcode == allowed for allowed in (
             Opcode.WRITE_MEMORY, Opcode.WRITE_REGISTER, Opcode.LOAD_PROGRAM)).any()

@@ -57,7 +57,7 @@ async def queues_by_operation(dut):
                     assert int(port["data"].value) == queue[0][word], (n, word)
             if int(port["full"].value):
                 full += 1
-                # An offer while the queue is full has no effect.
+                # A command that is offered while the queue is full has no effect.
                 port["commands__valid"].value = 1
                 await cycles(dut, 1)
                 port["commands__valid"].value = 0
@@ -84,7 +84,7 @@ def test_pushed_commands(queues):
 
 @pytest.mark.parametrize(("queues", "expected"), [(1, (0, 0, 0)), (2, (0, 1, 1)), (3, (0, 1, 2))])
 def test_queues_of_operations(queues, expected):
-    """An operation uses the queue that it names, or the last queue if it names none or one that is missing."""
+    """An operation uses its queue, or the last queue if it has none or the node lacks that queue."""
     described = [dataclasses.replace(OPERATIONS[0], queue=queue) for queue in (0, 1, None)]
     assert tuple(queue_of(operation, queues) for operation in described) == expected
 

@@ -189,7 +189,7 @@ async def behaves_as_the_table_says(dut):
                 assert request is not None, where
                 assert cycle - asked <= RegisterFile.latency, where
                 if asked == p["initialisation"]:
-                    # After the first visits to all counters, a waiting request need not wait for another visit.
+                    # Once every counter has been visited, a waiting request need not wait for one more visit.
                     assert cycle - asked <= RegisterFile.latency - 4, where
                 entry = REGISTERS[address] if address < len(REGISTERS) else None
                 assert int(dut.bus__writable.value) == int(entry is not None and (

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Events of rejected commands, compared with a model: their order, status, and detail."""
+"""Events of rejected commands, compared with a model: the events' order, status and detail."""
 
 import random
 

@@ -20,11 +20,11 @@ NODES = 16
 
 
 class Model(Passes):
-    """Passes of this node's queues, and completed commands in the queues of all other nodes; none of them wraps."""
+    """Passes of this node's queues and commands completed in other nodes' queues, as unbounded counts."""
 
     def __init__(self, queues):
         super().__init__(queues)
-        self.told = [[None] * queues for _ in range(NODES)]  # counts from SIGNALs; None before the run begins there
+        self.told = [[None] * queues for _ in range(NODES)]  # counts from SIGNALs; None until the node's run begins
         self.held = [0] * queues  # cycles since a head's dependencies last became met or unmet
         self.sizes, self.pairs, self.before = [3] * queues, None, None
 
@@ -54,7 +54,7 @@ class Model(Passes):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def compares(dut):
-    """Heads of queues wait for every node, while the nodes' counts increase."""
+    """The head command of each queue waits for a random node, while the nodes' counts increase."""
     p = regression.parameters()
     queues, generator = p["queues"], random.Random(p["seed"])
     prefix = "remote" if queues == 2 else "remote_3"
@@ -89,7 +89,7 @@ async def compares(dut):
                 if counts[pair["queue"]] is not None and counts[pair["queue"]] < least:
                     counts[pair["queue"]] = least
         elif model.stable > queues + 2 and generator.random() < .2:
-            # A SIGNAL, often with exactly the count that some head needs, or one less.
+            # Send a SIGNAL, often with exactly the count that the head of some queue needs, or one less.
             pair = model.pairs[queue := generator.randrange(queues)]
             counts = model.told[pair["unit"]]
             if counts[pair["queue"]] is None:

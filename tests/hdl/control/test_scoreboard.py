@@ -172,7 +172,7 @@ class Comparison(wiring.Component):
 
 
 def test_comparison():
-    """By induction: counts include all commands that have ended, and are the numbers that are compared."""
+    """Prove by induction that counts include all ended commands, and that these counts are compared."""
     formal.prove(Comparison(), depth=5)
 
 

@@ -63,7 +63,7 @@ def test_refused_status():
 
 
 def test_pairs():
-    """An output belongs to one engine, and an interface joins two engines."""
+    """An output must belong to exactly one engine, and an interface must join exactly two engines."""
     other = dataclasses.replace(FILLER, name="other", operations=())
     outputs = {WEIGHT_VERSION: "weight_version"}
     refuses("Engines of a node must have one output WeightVersion(), not 2", check_engines,

@@ -77,7 +77,7 @@ class Operation:
         self._make, self._golden, self._exact, self._function, self._ports = make, golden, exact, function, ports
 
     def drawn(self, pair):
-        """Operands from a pair of arrays, which are concatenated if the unit has only one operand."""
+        """Operands from a pair of arrays; for a unit with a single operand, both arrays are concatenated."""
         return pair if len(self._ports) == 2 else (np.concatenate(pair),)
 
     def every(self, values):
@@ -85,7 +85,7 @@ class Operation:
         return operands.pairs(values) if len(self._ports) == 2 else (values,)
 
     def check(self, inputs, want, **options):
-        """Check the unit's results, which appear in every cycle."""
+        """Check the unit's results, one in every cycle."""
         unit = self._make(**options)
         got = Unit(unit).run(dict(zip(self._ports, inputs, strict=True)), drain=unit.latency)["o"][unit.latency:]
         assert operands.differences(inputs[0], inputs[-1], got, want) == []
@@ -120,7 +120,7 @@ class Operation:
         return test
 
     def sets(self, *draws, options=({},)):
-        """Test binary32 operands drawn by each of these functions."""
+        """Create a test of binary32 operands that are drawn by the given functions."""
         @pytest.mark.parametrize("draw", draws)
         @pytest.mark.parametrize("chosen", options)
         def test(draw, chosen):

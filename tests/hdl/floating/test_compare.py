@@ -91,7 +91,7 @@ def test_exhaustive(exponent_bits, fraction_bits):
     (0x80000001, 0x00000000, 0x80000000),
     (0xFF800000, 0x7F7FFFFF, 0xFF7FFFFF),
     (0xFF800000, 0x7F800000, 0xFF800000),  # infinity is within a limit of infinity
-    (0x7F800000, 0x7FC00000, 0x7F800000),  # infinity is within a limit of NaN, too
+    (0x7F800000, 0x7FC00000, 0x7F800000),  # infinity is also within a limit of NaN
     (0xFFC12345, 0x3F800000, 0x7FC00000),
     (0xFFC12345, 0x7FC12345, 0x7FC00000),
 ])

@@ -74,7 +74,7 @@ def halves(generator, count=operands.COUNT):
 
 
 def itself():
-    """Numbers divided by themselves, and their neighbours divided by them, for quotients of 1 and next to 1."""
+    """Pairs of equal numbers and of neighbours, for quotients of 1 and next to 1."""
     b = np.random.default_rng(1).integers(1, FP32.infinity - 1, operands.COUNT, dtype=np.uint32)
     return np.concatenate([b - np.uint32(1), b, b + np.uint32(1)]), np.tile(b, 3)
 

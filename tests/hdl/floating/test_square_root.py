@@ -32,7 +32,7 @@ def squares():
 
 
 def near_halves(generator, count=operands.COUNT):
-    """Numbers on either side of the square of the midpoint between two numbers."""
+    """Numbers on either side of the exact square of a midpoint between two neighbouring numbers."""
     half = 2 * generator.integers(1 << 23, 1 << 24, count) + 1
     square = half * half
     odd = square >> 49
@@ -43,7 +43,7 @@ def near_halves(generator, count=operands.COUNT):
 
 
 def golden_cases():
-    """A smaller set with numbers of all kinds."""
+    """A smaller set of operands, with numbers of all kinds."""
     generator = np.random.default_rng(1)
     random = operands.uniform(FP32, generator, 1 << 12)
     return np.concatenate([squares()[::97], near_halves(generator, 1 << 12), *random]),

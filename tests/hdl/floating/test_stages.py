@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Tests of each part of the floating-point pipelines in hdl/floating/stages.py, exhaustively."""
+"""Exhaustive tests of each part of the floating-point pipelines in hdl/floating/stages.py."""
 
 import functools
 import math
@@ -34,7 +34,7 @@ WIDTHS = (1, 2, 3, 5, 7, 8, 11)
 #: Widths of the shift amount, for maximum shifts above and below the number's width.
 AMOUNTS = (4, 2)
 WIDTH = 7
-#: Number of low bits of a right shift that are compared.
+#: Number of low bits of a right shift's result that are compared.
 WINDOW = 4
 FORMAT = FloatFormat(exponent_bits=3, fraction_bits=2)
 
@@ -143,7 +143,7 @@ def test_normalising_steps():
 
 
 def test_mark():
-    """The mark is one-hot at the given distance from the top, and absent beyond the width."""
+    """``mark`` is one-hot at its distance from the top bit, and zero if the distance exceeds the width."""
     numbers = np.arange(32)
     got = _unit(_Parts).run({"number": numbers})["mark"]
     assert got.tolist() == [1 << 18 - number if number < 19 else 0 for number in numbers.tolist()]
@@ -153,7 +153,7 @@ def test_mark():
 
 
 def test_register_and_wait():
-    """Numbers enter in every cycle, and leave one or several cycles later; a reset does not interrupt them."""
+    """Stages take numbers in every cycle, and output them one or more cycles later, also across a reset."""
     generator = np.random.default_rng(1)
     a, b = generator.integers(0, 256, 100), generator.integers(0, 8, 100)
     unit = _unit(_Stages)
@@ -211,7 +211,7 @@ def test_check_interval():
 
 @pytest.mark.parametrize("interval", [1, 2, 4, 8])
 def test_fold(interval):
-    """The ring has room for all trials in `interval` rounds, and its length has no common divisor with `interval`."""
+    """All trials fit into `interval` passes through the ring, and its length is coprime to `interval`."""
     assert [fold(26, n) for n in (1, 2, 4, 8)] == [[*[1] * 24, 2], [1] * 13, [1] * 7, [1, 1, 2]]
     for trials in range(16, 60):
         rows = fold(trials, interval)

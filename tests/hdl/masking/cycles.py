@@ -66,15 +66,15 @@ class MagnitudeTrace:
 
 
 class _Walk:
-    """Registers of the generator, which compute a beat's offer cycle from the departure of the previous beat."""
+    """Model of the generator's registers; each beat's offer cycle follows from the last beat's departure."""
 
     def __init__(self, jobs: Sequence[Job], lanes: int, willing: npt.ArrayLike) -> None:
         self.jobs = stream.Feed(len(jobs), willing)
         self._beats = [job.beats(lanes) for job in jobs]
         self._job = 0
         self._left = 0
-        self._free = 0  # cycle when the register of the position accepts a job
-        self._loads = [0, 0, 0, 0]  # cycles of the previous beat: bounds, comparisons, output register, and departure
+        self._free = 0  # cycle when the position register accepts the next job
+        self._loads = [0, 0, 0, 0]  # previous beat's cycles: bounds, comparisons, output register, departure
 
     def offer(self) -> int:
         """First cycle when the next beat is offered."""

@@ -96,7 +96,7 @@ def elements(generator, count, lanes, width):
 
 
 def data_rows(elements, keep, last, width):
-    """Pack beats of data into rows of a port."""
+    """Pack beats (elements, keep bits and ``last``) into rows of a port's values."""
     return pack(beat_layout(elements.shape[1], width), {"elements": elements, "keep": number(keep), "last": last})
 
 

@@ -179,7 +179,7 @@ def test_malformed_lockstep(lanes, seed):
 @pytest.mark.parametrize("difference", [-9, -2, -1, 1, 2, 9])
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_one_packet_is_malformed(lanes, difference, external):
-    """An output packet ends no later than its job, an error is reported once, and the next packet is correct."""
+    """A malformed packet's output ends no later than its job, with one error; the next packet is correct."""
     generator = np.random.default_rng(lanes)
     jobs = [model.Job(rows=10, columns=19, mask=model.Mask(external=external, triangle=True))] * 3
     case = _case(generator, jobs, lanes)

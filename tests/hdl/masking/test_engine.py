@@ -348,7 +348,7 @@ def test_sparsify_while_the_host_reads(lanes, reading):
 
 
 def test_one_after_the_other():
-    """Commands of both operations and a wrong list, run one after another, do not affect each other."""
+    """MASK, SPARSIFY and a MASK with a wrong list, run one after another, do not affect each other."""
     case = Case(4, some_jobs(11, 4, count=3), 11)
     bench = unit(4)
     case.fill(bench)

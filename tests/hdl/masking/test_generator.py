@@ -67,7 +67,7 @@ def test_kinds(lanes):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_every_bound(lanes, kind):
-    """Each kind of mask works on its own, with every bound that matters in a small matrix."""
+    """Each kind of mask is correct on its own, with all bounds that make a difference in a small matrix."""
     rows, columns = 3, 19
     bounds = range(columns + 2)
     if kind.startswith("triangle"):

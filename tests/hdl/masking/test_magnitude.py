@@ -51,7 +51,7 @@ def _numbers(generator, shape):
 
 
 def _beats(generator, count, lanes, more=0):
-    """Draw beats of gradients and, with ``more`` extra beats, of errors; packets end independently."""
+    """Draw beats of gradients, and of errors with ``more`` additional beats; packets end independently."""
     a, b = _numbers(generator, (count + more, lanes))
     keep = generator.random((2, count + more, lanes)) < 0.7
     last = generator.random((2, count + more)) < 0.2
@@ -59,7 +59,7 @@ def _beats(generator, count, lanes, more=0):
 
 
 def _expected(gradients, errors, threshold):
-    """Sent and deferred elements of all pairs, and the number dropped per pair; thresholds may differ per pair."""
+    """Sent and deferred elements of all pairs, and the deferred number per pair; thresholds may differ."""
     threshold = np.broadcast_to(np.asarray(threshold, np.uint32), len(gradients))
     a, b = gradients.elements, errors.elements[:len(gradients)]
     kept, dropped = np.zeros((2, *a.shape), np.uint32)
@@ -145,8 +145,8 @@ test_reset_in_a_packet = BENCH.resets([(lanes,) for lanes in masks.LANES], (1, 2
                                       count=COUNT, drive=functools.partial(_drive, count=100))
 test_cocotb = BENCH.cocotb([(2,)], cut=14, drive=functools.partial(_drive, count=60, held=True))
 
-#: Assignments of stall patterns to four streams such that any two streams get every pair of patterns: lines over
-#: GF(4), where _DOUBLED multiplies by 2; the lines depend on the lane count.
+#: Stall patterns for four streams, such that any two streams get every pair of patterns: affine functions of a and b
+#: over GF(4), where _DOUBLED multiplies by 2, with constants that depend on the lane count.
 _DOUBLED = (0, 2, 3, 1)
 _PATTERNS = [(lanes, (a, b, a ^ _DOUBLED[b] ^ shift % 4, a ^ b ^ _DOUBLED[b] ^ (shift + shift // 4) % 4))
              for shift, lanes in enumerate(masks.LANES) for a in range(4) for b in range(4)]

@@ -20,7 +20,7 @@ COUNT = 2_000
 
 
 def _drive(generator, lanes, width, held=False):
-    """Beats, and an alternative value that is constant or changes in every cycle."""
+    """Draw beats, and the alternative value for each cycle; a constant value if ``held``."""
     count = 40 if held else COUNT
     elements = masks.elements(generator, count, lanes, width)
     mask, keep = generator.random((2, count, lanes)) < 0.5
@@ -33,7 +33,7 @@ def _drive(generator, lanes, width, held=False):
 
 
 def _model(unit, drawn, willing, ready):
-    """Queue of one beat, with the alternative value of the cycle in which the beat is accepted."""
+    """Model a queue of one beat that uses the alternative value from the cycle when it accepts a beat."""
     elements, mask, keep, last, alternatives = drawn
     trace = queue(depth=1, latency=unit.latency, beats=len(last), willing=willing["i"], ready=ready["o"])
     if np.ndim(alternatives):

@@ -20,8 +20,8 @@ from tests.hdl.compression.packets import kept
 from tests.hdl.unit_bench import under_cocotb
 from tests.refusals import refused
 
-# Every size of reducer tree in every format, five configurations with every rule, further sets of rules, all lanes
-# together or in slices, and banks of one beat, which are shorter than any pipeline.
+# The shapes cover every size of reducer tree in every format, every rule in five configurations, other sets of rules,
+# all lanes together or in slices, and banks of one beat, which are shorter than any pipeline.
 ALL = tuple(HardwareRule)
 MOMENTUM = (HardwareRule.SGD, HardwareRule.MOMENTUM)
 SGD = (HardwareRule.SGD,)
@@ -288,7 +288,7 @@ STREAMED = {"workers": 2, "lanes": 2, "depth": 16, "update_lanes": 1}
 @pytest.mark.parametrize(("rule", "kind"), [
     (Rule.SGD, "none"), (Rule.MOMENTUM, "geometric"), (Rule.MOMENTUM, "freeze"), (Rule.SGD, "alternating")])
 def test_cocotb(rule, kind):
-    """Every weight is updated under cocotb, too, after a reset within bursts."""
+    """Under cocotb, too, every weight is updated after a reset in the middle of bursts."""
     component, scalars = StreamedOptimizer(**STREAMED, rules=MOMENTUM), settings(rule)
     generator = np.random.default_rng(7)
     model, layout = Model(**STREAMED, arithmetic=floats(component.lane)), component.weights.payload.shape()

@@ -120,7 +120,7 @@ def lane(width, workers, name, primitive=False):
 
 
 def delayed(values, cycle, settle):
-    """Values, applied from the given cycle on, in a run that is ``settle`` cycles longer."""
+    """Pad ``values`` with zeros: they begin in the given cycle, in a run that is ``settle`` cycles longer."""
     return np.concatenate([np.zeros(cycle, np.uint32), values, np.zeros(settle - cycle, np.uint32)])
 
 
@@ -131,7 +131,7 @@ def check(component, unit, workers, rule, generator):
     widths = (model.total_width, width, width, *[SCALAR_WIDTH] * 3)
     operands = [draw(generator, bits) for bits in widths]
     for index, (bits, values) in enumerate(zip(widths, operands, strict=True)):
-        # First, all combinations of operands at the ends of their ranges.
+        # The first values are all combinations of operands at the ends of their ranges.
         values[:1 << len(widths)] = (1 << bits - 1) - (np.arange(1 << len(widths)) >> index & 1)
     total, weight, velocity, scale, rate, momentum = operands
     settle = component.latency
@@ -258,7 +258,7 @@ def test_training():
     s, r, u = (float(golden.dequantise(scalar, FRACTION_BITS)) for scalar in (scale, rate, momentum))
     weights, velocity = start.astype(np.int64), np.zeros(count, np.int64)
     exact_weights, exact_velocity = start.copy(), np.zeros(count)
-    # How a step propagates errors of state and weight, the errors that a step adds, and the bound.
+    # Propagation of state and weight errors by a step, the errors that each step adds, and the bound on the errors.
     matrix = np.moveaxis(np.array([[u + 0 * slope, s * slope], [-r * u + 0 * slope, 1 - r * s * slope]]), 2, 0)
     added = np.array([s * 2 * 0.5 + 0.5, r * (s * 2 * 0.5 + 0.5) + 0.5])
     power, bound = np.broadcast_to(np.eye(2), (count, 2, 2)), np.zeros((count, 2))

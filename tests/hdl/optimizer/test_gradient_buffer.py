@@ -69,7 +69,7 @@ def test_fills_of_any_length(lanes, read_lanes, depth, banks, early):
     for at, count in zip(first, takes, strict=True):
         claim[at], take[at:at + count], finish[at + count - 1] = True, True, True
     buffer = GradientBuffer(lanes=lanes, read_lanes=read_lanes, depth=depth, banks=banks)
-    # A late fill begins after a burst's slices, and has just enough cycles in each period for its beats.
+    # A late fill begins after a burst's slices; each period has just enough cycles left for its beats.
     willing = early | (np.arange(cycles) % period > slices) & (np.arange(cycles) % period <= slices + -(-97 // lanes))
     trace = Unit(buffer).lockstep(
         sources={"i": Feed(beats(fills, beat_layout(lanes)), willing)}, sinks={}, cycles=cycles,

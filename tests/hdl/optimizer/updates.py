@@ -43,7 +43,7 @@ def settings_of(rule, wild):
 
 
 def state_of(generator, kind, count, planes):
-    """State of a lane, without negative means of squares."""
+    """Random state of a lane; ordinary state contains no negative means of squares."""
     state = [draw(generator, kind, count) for _ in range(planes)]
     if kind == "ordinary" and planes == 2:
         state[1] &= np.uint32(0x7FFF_FFFF)

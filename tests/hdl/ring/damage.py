@@ -43,7 +43,7 @@ def damage(generator, beats):
 
 
 def judge(packets, rest, headers):
-    """Verdicts of the model up to the first rejection, and the number of words accepted until then, or in total."""
+    """Verdicts of the model up to the first rejection, if any, and the number of words accepted by then."""
     verdicts, taken, records = [], 0, list(headers)
     for words in [*packets, rest]:
         header = Header.parse(words)

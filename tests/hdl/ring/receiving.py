@@ -66,7 +66,7 @@ class Receiving:
                 self.log.append(("abort",))
 
     def offer(self, packets, expected=()):
-        """Offer packets, which are lists of words, and records."""
+        """Offer packets, each a list of words, and records of the headers that are expected."""
         self.offer_beats([beat for words in packets for beat in framed(words)], expected)
 
     def offer_beats(self, beats, expected=()):

@@ -1,4 +1,4 @@
-"""The collective engine among its peers: rejections, restarts, settings and cycles (hdl/ring/collective.py).
+"""Collective engines of a ring: rejections, restarts, settings and cycles (hdl/ring/collective.py).
 
 Values, words and counts of all operations are in tests/host/driver/test_ring.py, which drives the same simulation.
 """
@@ -124,7 +124,7 @@ class TestRefusal:
 
     @pytest.mark.parametrize("word", [238, *range(616, 868, 36)])
     def test_queued_behind_damage(self, opened, word):
-        """A command of the next epoch, queued after a command that a damaged word ends, is not affected, even if a
+        """If a damaged word ends a command, the next epoch's command, queued after it, is not affected, even if a
         node sees an ABORT without a preceding truncated packet, or packets immediately after an ABORT."""
         ring, simulation = opened
         gradients = np.random.default_rng(word).standard_normal((3, 1200)).astype(np.float32)

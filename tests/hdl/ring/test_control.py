@@ -24,7 +24,7 @@ _TIMEOUT = 5
 #: Flags of a command, with the probability of each.
 KINDS = {"immediate": 0.1, "busy": 0.5, "repeated": 0.1, "alone": 0.2, "updates": 0.5}
 
-#: Inputs of one bit, with the probability that each is high.
+#: One-bit inputs of the unit, with the probability that each is high in a cycle.
 INPUTS = {"link_reset": 0.02, "planned": 0.2, "finished": 0.06, "moved": 0.5, "packet_sent": 0.3,
           "packet_received": 0.3, "egress_stalled": 0.5, "local_nan": 0.1, "not_finite": 0.1, "abort_sent": 0.2,
           "abort_received": 0.1}
@@ -209,7 +209,7 @@ class EndsByReset(wiring.Component):
 
 
 class PlansAfterReset(wiring.Component):
-    """Claims that a planner, after a reset from any state, plans within its latency."""
+    """Specification: after a reset from any state, a planner plans within its latency."""
 
     reset: In(1)
     start: In(1)
@@ -255,7 +255,7 @@ def test_plans_after_reset():
     (3 * CUT_TIMEOUT, 0, 3 * CUT_TIMEOUT), (3 * CUT_TIMEOUT, 1, CUT_TIMEOUT), (20, 1, 20), (20, 0, 20)])
 @pytest.mark.parametrize("settable", [False, True])
 def test_cut(settable, timeout, cut, cycles):
-    """A cut command waits for a word, and for an ABORT, at most ``CUT_TIMEOUT`` cycles."""
+    """A command that is cut short waits for a word, and for an ABORT, at most ``CUT_TIMEOUT`` cycles."""
     dut, seen = CollectiveControl(settable=settable, cuttable=True), {}
 
     async def follow(ctx):

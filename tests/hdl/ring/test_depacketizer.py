@@ -319,7 +319,7 @@ def test_depacketizer_of_weights(kind, name):
 
 @pytest.mark.parametrize("name", ["raw", "mx6", "table32"])
 def test_depacketizer_of_gradients(name):
-    """A second codec works together with the weight codec or on its own."""
+    """A second codec works in addition to the weight codec or as the only codec."""
     names = dict.fromkeys(("raw", "zero_value", "mx9", name))
     unit = Depacketizer(codecs=[CODECS[each] for each in names])
     codecs = [CODECS[each].code for each in ("raw", "zero_value", "mx9", name)]

@@ -1,4 +1,4 @@
-"""Proofs of the handshake rule for all time, for hdl/ring/packetizer.py and hdl/ring/depacketizer.py."""
+"""Proofs that hdl/ring/packetizer.py and hdl/ring/depacketizer.py always obey the handshake rule."""
 
 import pytest
 from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal

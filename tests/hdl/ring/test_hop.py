@@ -85,7 +85,7 @@ def test_link(distance, kinds):
 
 @pytest.mark.parametrize(("distance", "hidden"), [(2, True), (3, False)])
 def test_link_rate(distance, hidden):
-    """Credits hide the distance only if (segments - 1) * packet_words >= 8 + 2 * distance."""
+    """Credits hide the delay ``distance`` only if (segments - 1) * packet_words >= 8 + 2 * distance."""
     check_link(distance, source="none", sink="none", hidden=hidden)
 
 
@@ -93,7 +93,7 @@ def test_link_rate(distance, hidden):
 
 
 class Hop(wiring.Component):
-    """Units between the datapaths of two neighbours, with the shortest wires."""
+    """The units between the datapaths of two neighbouring nodes, connected by the shortest wires."""
 
     def __init__(self):
         word = stream.Signature(word_layout())

@@ -49,7 +49,7 @@ class Pair(wiring.Component):
 
 
 def play(config, *, packets, damage=(), cycles=1200):
-    """Received words, sums of the counters (sent and received words, and repairs), and the sent words.
+    """Received words; sums of the counters of sent words, received words and repairs; and the sent words.
 
     Parameters
     ----------

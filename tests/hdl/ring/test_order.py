@@ -28,7 +28,7 @@ PLACES = 1 << (ELEMENTS // GROUP).bit_length()
 
 
 class Bench(wiring.Component):
-    """A planner that starts the sequence of a sender. In a ring of one node, the sequence has a special step."""
+    """A planner and the sequence of a sender. In a ring of one node, the sequence has a special step."""
 
     def __init__(self, segment, *, elements=ELEMENTS, nodes_max=SMALL_RING, chained=False, lags=False):
         self._shape = {"elements": elements, "segment": segment, "nodes_max": nodes_max}
@@ -38,9 +38,9 @@ class Bench(wiring.Component):
         super().__init__({
             "length": In(range(elements + 1)), "size": In(sizes(nodes_max)), "rank": In(rank),
             "block_offset": In(rank), "stride": In(8),
-            "steps": In(2),  # whether there is a scatter, and a gather
+            "steps": In(2),  # whether there is a scatter, and whether there is a gather
             "ends": In(2),  # whether a chain's link is the first, and whether it is the last
-            "late": In(1), "single": In(1),  # whether a sequence is late; whether it has one step per phase
+            "late": In(1), "single": In(1),  # whether the sequence is late; whether each phase has a single step
             "start": In(1), "done": Out(1), "busy": Out(1), "previous": Out(first), "own": Out(first),
             "following": Out(first), "records": Out(stream.Signature(record_layout(elements, segment, nodes_max))),
         })
@@ -155,7 +155,7 @@ def test_order(pattern, segment):
 
 @pytest.mark.parametrize(("nodes_max", "elements", "segment"), [(MAX_NODES, 8192, SEGMENT), (33, ELEMENTS, GROUP)])
 def test_large_rings(nodes_max, elements, segment):
-    """The order is correct for blocks of several groups, two, one and no group, in rings up to the largest."""
+    """The order is correct for blocks with many groups, two, one or none, in rings up to the largest."""
     unit = Unit(Bench(segment, elements=elements, nodes_max=nodes_max), name="LargeBench")
     latency = Planner(elements=elements, segment=segment, nodes_max=nodes_max).latency
     generator = random.Random(7)
@@ -169,7 +169,7 @@ def test_large_rings(nodes_max, elements, segment):
 
 
 def test_chain():
-    """In a chain each segment is one step, marked at the chain's ends; a gather has its usual marks."""
+    """In a chain, each segment is one step with marks at the chain's ends; a gather has its usual marks."""
     unit = Unit(Bench(SEGMENT, chained=True), name="ChainBench")
     generator = random.Random(6)
     for ends in range(4):
@@ -191,7 +191,7 @@ def test_chain():
 
 
 def test_late():
-    """A late sequence has the golden order of a collective with one owner; other gathers lag by one segment."""
+    """With ``late``, the order is golden for a collective with one owner; other gathers lag by one segment."""
     assert LAG == root_reduce.LAG
     unit = Unit(Bench(SEGMENT, chained=True, lags=True), name="LateBench")
     generator = random.Random(7)

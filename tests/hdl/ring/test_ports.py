@@ -41,7 +41,7 @@ def test_wires():
     (REPLAY, ["valid", "data", "last", "kind", "check"], ["line"]),
 ])
 def test_joined(config, forward, back):
-    """Every wire leads to its counterpart, with the latency of a register."""
+    """Every wire reaches the wire of the same name at the other end, with the latency of a register."""
     signature = link_signature(config)
     source, target = signature.create(), signature.flip().create()
     m = Module()

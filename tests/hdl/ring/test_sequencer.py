@@ -35,7 +35,7 @@ CONFIG = NodeConfig(
 
 
 class IdleAfterReset(wiring.Component):
-    """Claims that a sequencer that was reset in the previous cycle is not busy, and offers nothing."""
+    """Specification: a sequencer that was reset in the previous cycle is not busy, and offers nothing."""
 
     def __init__(self, config):
         self._unit = Sequencer(config=config)
@@ -101,7 +101,7 @@ OBSERVER = PartDescription(
 
 
 class Observed(wiring.Component):
-    """A sequencer with a path for the part's sequence only, and a planner that starts it."""
+    """A planner, and the sequencer that it starts; only the sequence of the observer part has a path."""
 
     def __init__(self):
         super().__init__({
@@ -128,7 +128,7 @@ class Observed(wiring.Component):
 
 @pytest.mark.parametrize("pattern", ["none", "geometric"])
 def test_part_brings_a_sequence(pattern):
-    """Instructions get the records that they request, in order; a command ends when awaited instructions do."""
+    """Instructions get their requested records in order; a command ends with its awaited instructions."""
     unit, generator = Unit(Observed(), name="ObservedSequencer"), random.Random(11)
     for seed in range(20):
         length, size, every = generator.randint(0, 64), generator.randint(2, 5), generator.randrange(2)
@@ -149,7 +149,7 @@ def test_part_brings_a_sequence(pattern):
 
 # --- headers of a long command
 
-#: In the largest ring all blocks have nine segments, which some need: more packets than sequence numbers.
+#: In the largest ring all blocks have nine segments, since some need them: more packets than sequence numbers.
 LONG = NodeConfig(
     lanes=1, segment=32, topology=SingleRing(max_nodes=MAX_NODES),
     memories=Memories(gradient=1 << 16, weight=32, state=32, planes=0), masking=False, sparsify=False)
@@ -185,7 +185,7 @@ class Headed(wiring.Component):
 
 
 def test_numbers_start_again():
-    """Headers of the largest ring have all their fields; after the last sequence number comes 0."""
+    """Headers of the largest ring have all their fields, and sequence numbers continue at 0 after the last."""
     unit, generator, size = Unit(Headed(), name="HeadedSequencer"), random.Random(12), MAX_NODES
     for seed in range(3):
         length, rank = longest_vector(LONG) - generator.randrange(32 * 7), generator.choice([0, 100, size - 1])

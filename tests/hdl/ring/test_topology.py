@@ -45,8 +45,8 @@ def test_widths():
 @pytest.mark.parametrize(("most", "tried"), [
     (SMALL_RING, range(1, SMALL_RING + 1)), (17, (16, 17)), (32, (31, 32)), (MAX_NODES, (128, MAX_NODES))])
 def test_gateware_agrees(most, tried):
-    """Gateware and class compute the same results from rank and size, for every node of every small ring, and for
-    ranks of each width in large ones."""
+    """The gateware and the Python class compute the same results from rank and size, for every node of every small
+    ring, and for ranks of each width in large ones."""
     rank, block, size = Signal(ranks(most)), Signal(ranks(most)), Signal(sizes(most))
     outputs = [function(rank, size) for function in (topology.predecessor, topology.successor)]
     outputs += [function(block, rank, size) for function in (topology.is_predecessor, topology.is_successor)]

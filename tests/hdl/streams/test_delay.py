@@ -11,7 +11,7 @@ test_cycles = refused_values(DelayLine, {"shape": 8}, "cycles", [-1, 1.0, None],
 
 @pytest.mark.parametrize("cycles", [1, 3, 4, 5, 16, 17, 100])
 def test_delay(cycles):
-    """Delays work as chains of flip-flops and as memories, also around the length from which memory is used."""
+    """Delay lines of flip-flops and of memory work, also near the length at which memory is used."""
     line = DelayLine(shape=12, cycles=cycles)
     assert line.latency == cycles
     values = np.random.default_rng(cycles).integers(1 << 12, size=1000)

@@ -61,7 +61,7 @@ def test_rate(case):
 
 def _buffered(case):
     """Run a buffer with each pair of stall patterns; yield whether nothing stalls, the ends of packets, the cycles
-    when beats arrived and left, and the cycles with an offer."""
+    when beats arrived and left, the cycles with an offer, and the seed."""
     for seed, (source, sink) in enumerate(itertools.product(STALLS, repeat=2)):
         run = BENCH.check(case, seed=seed, kinds={"i": source, "o": sink})
         last = unpack(beat_layout(case[1]), run.drive.beats["i"])["last"]

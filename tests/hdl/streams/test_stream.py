@@ -81,7 +81,7 @@ CONFIGURATIONS = [(1, None), (2, None), (3, None), (4, None), (4, True), (5, Tru
 
 
 def _make(depth=None, block=None):
-    """A queue, or the skid buffer if no depth is given."""
+    """Create a queue, or a skid buffer if no depth is given."""
     return Queue(shape=word_layout(), depth=depth, block=block) if depth else SkidBuffer(shape=word_layout())
 
 

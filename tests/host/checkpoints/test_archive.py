@@ -177,7 +177,7 @@ def test_mutated_manifests():
         except RejectionError as error:
             counts[error.cause] += 1
         assert file.largest <= LARGEST_MANIFEST, where
-        try:  # sizes in the manifest itself, whether or not its signature is valid
+        try:  # check the manifest's own sizes, even if its signature is invalid
             sizes = [region["size"] for region in parse(raw)["regions"]]
             assert len(sizes) <= len(names) + 1, where
         except (MalformedError, BadVersionError):

@@ -11,7 +11,7 @@ from tests.host.rings import CONFIGS, open_nodes
 
 KEY = b"k" * 32
 CONFIG = CONFIGS["centroid"]
-#: Windows: in far memory, one is shorter than a group, and one longer than two sections of activation memory.
+#: Windows. In far memory, one window is shorter than a group, and one is longer than two activation memory sections.
 LIVE = {"far": [(32, 3), (64, 3000), (4064, 32)], "activations": [(32, 500)], "weights": [(0, 64)]}
 
 

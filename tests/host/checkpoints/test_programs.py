@@ -87,7 +87,7 @@ def test_an_edit_that_waits(source, target):
     assert target.programs.loaded == source.programs.loaded
     assert target.programs.staged == source.programs.staged
     expected = finish(source, (5, 6))
-    assert expected[0] == [before[1]] * 2  # the old program would broadcast the weights of node 0
+    assert expected[0] == [before[1]] * 2  # the old program would broadcast node 0's weights instead
     assert finish(target, (5, 6)) == expected
     assert [device.read_fields("PROGRAM_BANK")["bank"] for device in target.devices] == [
         1 - bank["bank"] for bank in banks]

@@ -34,7 +34,7 @@ open_streaming = functools.partial(rings.open_nodes, len(RELAY), config=RELAY, t
 
 
 class Changes:
-    """Assessor that proposes changes of every kind while sets run, including a change that is rejected."""
+    """Assessor that proposes changes of every kind while sets are running, and one that is rejected."""
 
     GIVEN = ((1, Kind.FORMAT, "mx4"), (2, Kind.ADD, WIDTH), (0, Kind.MICROBATCHES, 2), (2, Kind.FORMAT, "bf16"),
              (2, Kind.REMOVE, 0), (0, Kind.RATE, 0.02))
@@ -74,7 +74,7 @@ def resumed(data, ring, **options):
 
 
 def advance(run):
-    """Run a set; after the fifth one, also propose an edit."""
+    """Run the next set; after the fifth set, also propose an edit."""
     do(run)
     if len(run.reports) == 5:
         run.propose(0, Kind.RATE, 0.03)
@@ -105,8 +105,8 @@ def whole():
 
 @pytest.fixture(scope="module")
 def other():
-    """Nodes with different link and far-memory speeds, which have kept a program bank, a set count and edit numbers
-    from another run."""
+    """Nodes that have other speeds of links and far memories, and still hold a program bank, a set count and edit
+    numbers of another run."""
     with open_streaming(latency=37) as (ring, simulation):
         for rank in range(3):
             simulation.set_far_speed(latency=7 + 10 * rank, rate=1 / (1 + rank), node=rank)
@@ -181,7 +181,7 @@ def flipped(data, name):
 
 
 def longer(fields, regions):
-    """Move the lists to an address beyond the end of a worker's activation memory."""
+    """Move a worker's window of lists to an address beyond the end of its activation memory."""
     base, count = node(fields, 1)["windows"]["activations"][0]
     node(fields, 1)["windows"]["activations"][0] = [8192, count]
     regions["device/01/activations/8192"] = regions.pop(f"device/01/activations/{base}")
@@ -193,7 +193,7 @@ def remarked(fields, regions):
 
 
 def before(data):
-    """A file in the previous frame format, with a single contract for all nodes."""
+    """A file in the previous frame format, with a single contract that all nodes share."""
     manifest = open_archive(data).manifest
     manifest["device"]["contract"] = node(manifest, 0)["contract"]
     raw, head = canonical(manifest), tarfile.TarInfo("manifest.json")

@@ -1,4 +1,4 @@
-"""Broadcasts that nodes without a settable update count need to catch up with a checkpoint."""
+"""Nodes without a settable update count need additional broadcasts to catch up with a checkpoint."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The modelled costs match the golden model, and modelled cycles match simulated rings."""
+"""Modelled costs match the golden model, and modelled cycles match simulated rings."""
 
 import itertools
 import math
@@ -71,7 +71,7 @@ def test_zeros_of_sums():
 
 
 def test_zeros_of_short_blocks():
-    """Element counts of short blocks are binomially distributed, alike at all hops; a lone block has the median."""
+    """Element counts of short blocks are binomial, equally at all hops; a single block has the median."""
     costs = Costs(Format(density=0.1), length=32 * 200, nodes=200, segment=256, sums=True)
     zeros = costs.positions(0, 0, 0)
     assert abs(zeros.mean() - 3.2) < 0.05
@@ -147,7 +147,7 @@ def test_constants_fit_best(monkeypatch):
 
 @pytest.mark.parametrize("kind", list(estimate._MEASURED))
 def test_table_of_the_default_node(kind):
-    """Errors are small relative to the table of :mod:`host.cycles.estimate`, measured for schedules."""
+    """Modelled cycles are close to measured ones in the schedule table of :mod:`host.cycles.estimate`."""
     timing, errors = timing_of(NodeConfig()), {}
     for nodes, cycles in estimate._MEASURED[kind].items():
         for length, measured in zip(estimate._LENGTHS, cycles, strict=True):

@@ -118,7 +118,7 @@ class TestAllocator:
             used[buffer] = True
 
     def test_whole_vectors(self):
-        """Master weights take a word per block element, packed state half a word; a failure reserves no buffer."""
+        """Master weights take one word per block element, packed state half; a failed request reserves nothing."""
         allocator = Allocator(CONFIG.memory_map)
         first = Allocation(length=50, planes=1, packed_state=True).place(allocator, CONFIG, nodes=2)
         assert first.state == Buffer("state", 0, 32)

@@ -1,4 +1,4 @@
-"""Contract between driver and node, checked on every transport in conftest.py; and faulty transports."""
+"""The contract between driver and node on every transport in conftest.py, and faulty transports."""
 
 
 import numpy as np
@@ -235,7 +235,7 @@ def test_nodes_work_at_the_same_time(devices):
     for n, device in enumerate(devices):
         device.write_memory(Space.WEIGHT, 0, words(n))
     assert [device.read_memory(Space.WEIGHT, 0, 1)[0] for device in devices] == [0, 1]
-    # By the time the first wait had expired, the second one had as well.
+    # Both waits of 2,000 cycles expired at the same time, not one after the other.
     ended = [device.read_register("CYCLES") for device in devices]
     assert [cycles < 3_500 + 8 * trip(device) for cycles, device in zip(ended, devices, strict=True)] == [True, True]
 
@@ -400,7 +400,7 @@ def test_malformed_packets(device):
 
 
 def test_a_write_ends_at_a_register_that_is_read_only(device):
-    """The write ends at WEIGHT_VERSION or, if that is settable, at the next register, LAST_ERROR."""
+    """The write ends before WEIGHT_VERSION or, if that is settable, before the next register, LAST_ERROR."""
     written = 3 if device.config.has("settable_version") else 2
     assert exchange(device, header(Opcode.WRITE_REGISTER, 4), register("DELAY_LINK").address, 77, 0, 0, 1) == refused(
         Opcode.WRITE_REGISTER, Status.READ_ONLY, written)

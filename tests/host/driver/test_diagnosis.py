@@ -56,7 +56,7 @@ class TestSlowLinks:
 class TestLostWords:
     @pytest.mark.parametrize(("nodes", "link"), RINGS)
     def test_as_many_as_were_lost(self, nodes, link):
-        """If a link loses all words from some point on, it is named, even if earlier losses changed counters."""
+        """If a link loses all words from some point on, the error names it, even if counters changed earlier."""
         with rings.open_nodes(nodes, config=NodeConfig(), timeout=1000) as (ring, simulation):
             for after in (300, 700):
                 cut = simulation.links[link]

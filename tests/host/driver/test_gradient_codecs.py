@@ -35,7 +35,7 @@ open_nodes = functools.partial(rings.open_nodes, config=BOTH)
 
 
 class Reference(rings.Reference):
-    """Reference with random weights, which are also written to all nodes."""
+    """Golden reference with random weights, which are also written to all nodes."""
 
     def __init__(self, ring, length, *, seed=1):
         self.generator = np.random.default_rng(seed)
@@ -45,7 +45,7 @@ class Reference(rings.Reference):
         ring.settings.write(SETTINGS)
 
     def gradients(self, *, density=0.8):
-        """New random gradients, which are also written to the nodes."""
+        """Draw new random gradients, and write them to the nodes."""
         gradients = random(self.generator, self.errors.shape, density=density)
         self.ring.memory.write_gradients(list(gradients))
         return golden.bits(gradients)
@@ -165,7 +165,7 @@ class TestValues:
 
 
 def test_counts_of_units():
-    """Units are segments, four per block: a node sends three blocks, and the optimizer does the last sum."""
+    """Units count segments, four per block: nodes send three, and the optimizer forms the last sum."""
     nodes, length = 4, 4096
     names = ("ENCODES", "COMPRESSED_ADDS", "DECODES", "OPTIMIZER_BURSTS", "PACKETS_SENT", "WORDS_SENT",
              "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "POSITIONS_ADDED")
@@ -263,7 +263,7 @@ class TestResiduals:
             assert (ring.memory.read_weights(100) == 1).all()
 
     def test_added_as_they_are(self):
-        """Residuals written by the host are used in the next sum, but stay where only the optimizer reads it."""
+        """Residuals that the host writes are used in the next sum, except where only the optimizer reads it."""
         length = 500
         with open_nodes(2) as (ring, _):
             reference = Reference(ring, length)

@@ -92,7 +92,7 @@ def test_memories():
             for space in spaces[rank]:
                 words = np.arange(space.words, dtype=np.uint32) + (1000 * rank + space.number)
                 device.write_memory(space.number, 0, words)
-                simulation.run(100)  # until the words have reached a far memory
+                simulation.run(100)  # wait until the words are in far memory
                 assert (simulation.memory(rank, space.number) == words).all()
         assert all(simulation.counters(rank)[0] for rank in range(NODES))
         refuses("Memory space must be one of the 3 that the library knows, not 3", simulation.memory, 0, 3)

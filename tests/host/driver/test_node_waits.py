@@ -190,7 +190,7 @@ def test_nodes_without_control_words():
 
 
 def straggler(late, duration, nodes=NODES):
-    """A program where one node computes for a long time before all nodes sum."""
+    """A program where one node computes for a long time before all nodes begin a collective."""
     program = Program(nodes=nodes)
     region = Region("gradients", 0, 256)
     program.add("backward", operation="COMPUTE", queue=Queue.COMPUTE, writes=[region],
@@ -198,7 +198,7 @@ def straggler(late, duration, nodes=NODES):
                         "gradient_base": 0, "state_base": 256, "length": 256}, duration=duration)
     program.add("sum", operation="ALL_REDUCE", queue=Queue.COMMUNICATE, collective=True, reads=[region],
                 writes=[region], fields={"gradient_base": 0, "length": 256})
-    # Every node then waits for the end of the sum, which all nodes except the late one begin early.
+    # Every node then waits for the end of the sum, which all nodes except the delayed one begin early.
     last = program.add("last", operation="QUIESCE", queue=Queue.COMPUTE)
     program.wait(last, program.tasks[1])
     return program.compile()

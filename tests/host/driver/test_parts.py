@@ -122,8 +122,8 @@ def test_sums_of_random_cuts(nodes):
     ("default", 1, 700), ("default", 2, 1300), ("default", 3, 1000), ("default", 4, 33), ("default", 5, 1300),
     ("centroid", 3, 1300), ("mx9", 1, 300), ("mx9", 2, 1300), ("table", 4, 1300), ("narrow", 3, 900)])
 def test_update_in_three_commands(name, nodes, length):
-    """Reducing the parts to their owners, updating the owned blocks and gathering once equal a fused update,
-    including masters and residuals. Weights pass through their codec twice, but the second pass has no effect."""
+    """REDUCE_SCATTER of parts, an update of owned blocks and one ALL_GATHER equal a fused update, including master
+    weights and residuals. Weights pass through their codec twice, but the second pass has no effect."""
     config = rings.CONFIGS[name]
     generator = np.random.default_rng(nodes)
     weights, gradients = rings.random(generator, length), rings.random(generator, (nodes, length), density=0.8)

@@ -130,7 +130,7 @@ def members(kind):
 
 
 def parts():
-    """Parts of a ring with their classes; parts that exist only on flat rings come last."""
+    """Name and class of each part of a ring's driver; parts that only flat rings have come last."""
     known = {**vars(protocols), **CLASSES}
     return {name: typing.get_type_hints(value.fget, known)["return"]
             for name, value in members(protocols.FlatRing).items() if isinstance(value, property)}

@@ -66,7 +66,7 @@ def ring(devices):
 class TestState:
     @pytest.mark.parametrize("length", [0, 1, 31, 33, 50, 64])
     def test_there_and_back(self, ring, length):
-        """Each block is stored on its owner, from the start of the plane on, and planes are independent."""
+        """Each state block is stored on its owner, from the start of the plane; planes are independent."""
         planes = range(ring.devices[0].config.memories.planes)
         states = [np.arange(1, length + 1, dtype=np.float32) * (plane - 0.5) for plane in planes]
         for plane in reversed(planes):

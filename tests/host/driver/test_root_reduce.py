@@ -88,8 +88,8 @@ def test_values_and_words(nodes):
 
 
 def test_queued():
-    """Updates and sums of vectors or of parts of vectors can be queued, even if their owner changes, groups are
-    sometimes partitioned, and nodes begin at different times."""
+    """Updates and sums of vectors, or of parts of vectors, can be queued, even if owners change, some commands
+    partition groups, and nodes begin at different times."""
     generator = np.random.default_rng(4)
     nodes, length = 4, 5 * SEGMENT
     with open_nodes(nodes, config=CONFIG, host_port=False, timeout=40000) as (ring, simulation):
@@ -138,7 +138,7 @@ def test_refused():
         for length, status in ((STATE + 32, EventStatus.BAD_LENGTH), (STATE, EventStatus.OK)):
             statuses = push(ring, Operation.FUSED_UPDATE, collective=length, length=length, root=1)
             assert statuses == [status] * 3
-        # The same length fits if partitioned over three nodes, and SGD without state works for any length.
+        # The same length fits if blocks are partitioned over three nodes, and any length fits with SGD without state.
         more = {"operation": Operation.FUSED_UPDATE, "length": STATE + 32}
         assert push(ring, collective=1, root_reduce=0, **more) == [EventStatus.OK] * 3
         ring.settings.write(PLAIN)
@@ -266,7 +266,7 @@ class TestFaults:
 
 
 class TestPartitioning:
-    """Measuring the rates of links, and choosing an owner."""
+    """Tests of measuring the rates of links, and of choosing an owner."""
 
     @pytest.mark.parametrize("nodes", [1, 2, 4])
     def test_rates(self, nodes):

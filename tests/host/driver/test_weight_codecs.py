@@ -1,4 +1,4 @@
-"""Weights that the optimizer sends to every node through a codec: values, words, cycles, and failures."""
+"""Weights that the optimizer sends to all nodes through a codec: values, words, cycles and failures."""
 
 import dataclasses
 import functools
@@ -72,7 +72,7 @@ class TestFusedUpdate:
                 rings.train_twice(reference, optimizer, generator, packed_state=packed_state, message=name)
 
     def test_special_weights(self):
-        """A block with an infinity or NaN becomes NaN on all nodes, including its owner; masters do not change."""
+        """A block with infinity or NaN becomes NaN on all nodes and its owner; master weights do not change."""
         length = 700
         weights = random(np.random.default_rng(2), length)
         weights[[3, 300, 650]] = np.inf, -np.inf, 1e-45
@@ -303,7 +303,7 @@ class TestFailures:
 
 def test_training_reaches_the_bar():
     """Weights on all nodes and master weights are bit-identical to the model after every step, and accuracy is within
-    half a point of raw weights and gradients, which reach 97.22 % of 360 images."""
+    half a point of a run with raw weights and gradients, 97.22 % of 360 images."""
     with open_nodes(4, threads=2, host_port=False) as (ring, _):
         training = train(ring, digits(), TrainingConfig())
     assert training.bit_exact is True

@@ -243,7 +243,7 @@ def test_end_of_process(child):
 
 
 def test_moments_that_stay(opening):
-    """A warning at the caller's line names the factor that is so close to 1 that bfloat16 moments stop decaying."""
+    """A warning at the caller's line names the factor, which keeps bfloat16 moments from decaying."""
     with pytest.warns(MomentsWarning, match=r"^moments as bfloat16 stop decaying with b2 = 0\.999: ") as caught:
         job(optimizer=gradring.Adam(), packed_state=True).close()
     assert caught[0].filename == __file__

@@ -35,7 +35,7 @@ sys.exit(int(os.environ.get("CODE", 0)))
 
 @pytest.fixture
 def tree(tmp_path):
-    """A copy of the tree that has all stamps."""
+    """A copy of the tree that has all stamps of installed packages."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt", "host/__init__.py", "host/signals.py",
                  "hdl/__init__.py", "hdl/choices.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -45,7 +45,7 @@ def tree(tmp_path):
     for name in ("python", "gradring", "ruff", "mypy"):
         (tmp_path / ".venv/bin" / name).write_text(PROGRAM)
         (tmp_path / ".venv/bin" / name).chmod(0o755)
-    for name in ("base", *EXTRAS):  # created in this order, so that none is older than base
+    for name in ("base", *EXTRAS):  # base is created first, so that no extra is older
         (tmp_path / f".venv/.{name}").touch()
     (tmp_path / "build").mkdir()
     return tmp_path
@@ -194,7 +194,7 @@ def test_signals(tree, target, number):
 
 
 def test_signals_that_are_ignored(tree):
-    """Signals that Python ignores are not ignored by the command."""
+    """Signals that Python ignores, such as SIGPIPE, are not ignored in the command that make runs."""
     (tree / ".venv/bin/gradring").write_text("#!/bin/sh\ngrep SigIgn /proc/self/status\n")
     line = make(tree, "-s", "sim")[1][0]
     assert not int(line.split()[1], 16) & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)

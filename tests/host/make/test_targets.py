@@ -15,7 +15,7 @@ from host.make.targets import OFF, check_known, find_target, manual, overview, t
 ROOT = Path(__file__).parents[3]
 #: Beginning of the message about an unknown variable.
 UNKNOWN = f"Variable of make sim must be one of the {len(targets()['sim'].variables)} of 'make help-sim', not"
-#: Part of the message about an unknown target, with the number of targets.
+#: Part of the error message about an unknown target, which gives the number of targets.
 ONE_OF = f"must be one of the {len(targets())} of 'make help', not"
 #: All targets, including their modes.
 CHOSEN = [chosen for target in targets().values() for chosen in (target, *target.modes.values())]
@@ -32,7 +32,7 @@ def call(monkeypatch, capsys, target, *, letters="n", **variables):
 
 @pytest.mark.parametrize("target", [chosen for chosen in CHOSEN if len(chosen.run) == 1], ids=lambda x: x.run[0])
 def test_values_of_all_variables(target):
-    """Every variable of a target adds words; 0, no or false, in upper or lower case, switches it off."""
+    """Each variable of a target adds words to its command; 0, no and false, in any case, switch it off."""
     before = target.commands(dict.fromkeys(target.needs, "x"))
     for name, variable in target.variables.items():
         on = next(iter(variable.values), "2")
@@ -49,7 +49,7 @@ def test_values_of_all_variables(target):
 
 
 def test_switches(monkeypatch, capsys):
-    """Switches that any value once turned on, or that once ignored wrong values, work correctly."""
+    """Switches that used to be turned on by any value, or to ignore wrong values, work correctly."""
     for target, name, words in (("clean", "ALL", ".venv"), ("quantize", "TRAIN", "--train"),
                                 ("quantize", "ONNX", " --onnx"), ("quantize", "PER_OUTPUT", "--per-output"),
                                 ("random-programs", "REMOTE", "--remote"), ("synth", "NATIVE", "--native"),
@@ -66,7 +66,7 @@ def test_switches(monkeypatch, capsys):
 
 
 def test_all_options_are_variables():
-    """Every option of `gradring train`, and of each command that a target runs directly, is a variable."""
+    """Each option of `gradring train`, and of commands that make targets run directly, is a make variable."""
     program = typer.main.get_command(cli.app)
     for target in CHOSEN:
         if len(target.run) == 1 and target.run[0].startswith("gradring "):
@@ -163,7 +163,7 @@ def test_extras():
     assert find_target(".venv/.torch").needed({}) == ["torch"]
 
 
-#: A target with its variables and values, in a line of a page or docstring.
+#: Pattern for a target of make, with variables and values, in a line of a page or docstring.
 LINE = re.compile(r"""(?<=[`' ])make[ ]((?:\.venv/\.)?[a-z][a-z-]+)          # target
                       ((?:\s+[A-Z][A-Z_]*=(?:"[^"]*"|[^\s`'#)…,;]*))*)      # variables
                       (?=[\s`'),.;:]|$)""", re.MULTILINE | re.VERBOSE)

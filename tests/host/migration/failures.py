@@ -42,7 +42,7 @@ PATIENCE = 240
 
 
 class Job(Site):
-    """Site with additional calls to run steps of its job and to finish it."""
+    """Migration site with additional calls that run steps of its job and finish it."""
 
     calls = Site.calls | {"begin", "advance", "digest"}
 
@@ -58,8 +58,8 @@ class Job(Site):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """The failure in a case: a party that is killed before a step or some seconds into it, the number of a message
-    that is lost, or none."""
+    """Failure in a case: the party that is killed, before a step or some seconds into it; or the number of the lost
+    message; or none."""
 
     victim: str = ""
     step: Step | None = None
@@ -77,7 +77,7 @@ SEED = 3
 _DELAYS = random.Random(SEED)
 KILLS = [Case(victim, step, delay) for step in Step for victim in PARTIES
          for delay in (0.0, _DELAYS.uniform(0.001, 0.05))]
-#: Cases that include each step once, and each party twice.
+#: A few cases: together they include each step once, and each party twice.
 FEW = [Case(PARTIES[(place + place // 4) % 4], step) for place, step in enumerate(Step)]
 
 
@@ -149,7 +149,7 @@ class Messages:
 
 
 def move(folder, case, numbers):
-    """Process of the tenant: begins and moves a job, while the failure of the case occurs."""
+    """Run the tenant's process, which begins a job and moves it while the failure of ``case`` occurs."""
     source, _, _ = proxies(folder)
     source.call("begin")
     source.call("advance", MOVED)
@@ -180,7 +180,7 @@ def move(folder, case, numbers):
 
 
 def finish(folder):
-    """Process of the next tenant, which settles and makes the owner finish the job."""
+    """Settle the job's ledger in a new process, and make the owner finish the job."""
     sites = proxies(folder)[:2]
     ledger = proxies(folder)[2]
     before = [party.name for party in sites if party.running]

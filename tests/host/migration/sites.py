@@ -1,4 +1,4 @@
-"""Sites for migrations on simulated rings that tests share."""
+"""Migration sites on simulated rings, which several tests share."""
 
 import contextlib
 import dataclasses

@@ -56,7 +56,7 @@ def test_same_bits(tmp_path):
 
 def test_serial_port():
     """The state of a board at a serial port (here a pseudo-terminal) is read, loaded and read back, and times are
-    measured by the clock of the line."""
+    measured by the serial line's clock."""
     built = dataclasses.replace(BOARDS["simulated"], node=CONFIG)
     live = {"weights": [(0, 32)]}
     words = np.arange(64, dtype=np.uint32)

@@ -58,7 +58,7 @@ def check(here, there, owner, expected, ledger):
 @pytest.mark.parametrize("victim", ["here", "there"])
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 def test_killed(tmp_path, expected, step, victim):
-    """If a process and its fabric are lost before a step, the ledger decides how the rest settle."""
+    """If a process with its fabric is lost before a step, the ledger decides how the other one settles."""
     here, there, ledger = begun(tmp_path)
     owner = there if STEPS.index(step) > STEPS.index(Step.COMMIT) else here
 
@@ -162,7 +162,7 @@ def test_older_checkpoint(tmp_path, expected):
                                             r"not missing$"):
             settle(ledger, [here, there])
         assert not here.running
-        for sequence in (2, 1):  # the ledger's checkpoint, and the owner's next one
+        for sequence in (2, 1):  # the checkpoint in the ledger, and the next one, from the owner
             here.close()
             here.path.write_bytes(kept[1])
             here.go_on(sequence=sequence)

@@ -100,7 +100,7 @@ CALLS = [("ledger", "read"), ("there", "reserve"), ("here", "freeze"), ("here", 
 
 
 def test_calls(tmp_path, rings):
-    """The list above contains every call that a migration makes."""
+    """``CALLS`` lists every call that a migration makes."""
     assert calls(tmp_path, rings) == CALLS
 
 
@@ -123,13 +123,13 @@ def test_each_step(tmp_path, rings, expected, monkeypatch, call, fault, late):
 @pytest.mark.parametrize(("fault", "forever"), [("disk", True), ("memory", False)], ids=["disk", "memory, once"])
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part[1])
 def test_within_steps(tmp_path, rings, expected, part, fault, forever):
-    """If any function within the steps fails, once or from then on, exactly one owner runs the job."""
+    """If any function called in the steps fails, once or permanently, exactly one owner runs the job."""
     module, name = part
     here, there, ledger = begun(tmp_path, rings)
     with pytest.MonkeyPatch.context() as patch:
         failing = Fault(getattr(module, name), FAULTS[fault], forever=forever)
         patch.setattr(module, name, failing)
-        # A source that cannot be scrubbed loses its fabric, but by then the job has already moved.
+        # If scrubbing fails, the source loses its fabric, but the job has already moved, so no error is raised.
         with contextlib.nullcontext() if name == "scrub" else pytest.raises((OSError, MemoryError)):
             migrate(here, there, ledger)
         assert failing.failed

@@ -18,7 +18,7 @@ CONFIG = LateConfig(workers=3, late=Late.APPLY, slow={1: 3}, quorum=2, skew=0.9,
 
 
 def train(nodes):
-    """Run blocks of three updates; if several nodes are given, each block continues on the next ones."""
+    """Run blocks of three updates; with several entries in ``nodes``, each block continues on the next ring."""
     state = data = None
     pending = []
     for threads in nodes:

@@ -122,8 +122,7 @@ def test_other_bytes(served, kind):
 
 
 def test_random_calls(served):
-    """Any message and any value from a tenant with the key leads to a result or an error, and the party continues to
-    work."""
+    """Any message and any value from a tenant with the key gives a result or an error."""
     _, address = served
     generator = random.Random(9)
     for _ in range(100):

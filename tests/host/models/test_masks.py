@@ -1,4 +1,4 @@
-"""Masks of attention scores and masks of rows."""
+"""Tests of the masks for attention scores and of the masks for rows."""
 
 import numpy as np
 import pytest

@@ -14,7 +14,7 @@ __all__ = ["SimulatedJobs", "standing_in"]
 
 
 class SimulatedJobs:
-    """Client that makes each request for all ranks, with this process's values times a rank's factor."""
+    """Client that makes each request for all ranks, multiplying this process's values by each rank's factor."""
 
     def __init__(self, jobs, factors):
         self._jobs, self._factors = jobs, factors

@@ -45,7 +45,7 @@ def watched(*codes, joined=(), waited, begun=None):
     ({"joined": (1,)}, "rank 0, rank 2"),
 ])
 def test_awaited(case, who):
-    """A line is printed once after the first time limit; the run ends after the second time limit."""
+    """After a first time limit, gradring launch prints one line; after a second one, it ends the run."""
     assert watched(None, None, None, waited=5, **case) == ([], [])
     said, reasons = watched(None, None, None, waited=11, **case)
     assert [re.sub(r"1\d\.\d s", "… s", line) for line in said] == [

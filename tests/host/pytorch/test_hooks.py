@@ -27,7 +27,7 @@ from sim.golden.codecs import CODECS  # noqa: E402
 
 LOSSY = CONFIGS["mx9"]
 
-#: Counts a forward pass in the same way as in a launched script.
+#: ``_pre_forward`` that counts forward passes, as in a launched script.
 BEGIN = hooks.counted(DistributedDataParallel._pre_forward)
 
 
@@ -41,7 +41,7 @@ def group():
 
 @pytest.fixture
 def model(group):
-    """A model in the process group of this process."""
+    """A DistributedDataParallel model in a process group of only this process."""
     torch.manual_seed(6)
     return DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(),
                                                        torch.nn.Linear(16, 4)))
@@ -97,7 +97,7 @@ def test_local(model):
 
 
 def test_errors(model, monkeypatch):
-    """A codec's rounding error is added to the next gradient of the same parameter, whatever the buckets."""
+    """A codec's rounding error is added to the parameter's next gradient, even in a different bucket."""
     expected = gradients(copy.deepcopy(model.module))
     with standing_in(monkeypatch, LOSSY, 0, 1) as ring:
         attached(model, monkeypatch, ring, keeps=True)

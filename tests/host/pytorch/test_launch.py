@@ -128,12 +128,12 @@ def test_what_is_true_at_each_pass(tmp_path):
     """All ranks get gloo's values even if optimizers, groups, frozen parameters or types change."""
     launch("-n", 4, "--output", tmp_path, SCRIPTS / "steps.py", tmp_path / "ends.json")
     ends = json.loads((tmp_path / "ends.json").read_text())
-    # The mean factor is 2.5. Steps 2 and 4 use gradients 4 and 64; the first and the third step have an infinity.
+    # The ranks' mean factor is 2.5. Steps 2 and 4 use gradients 4 and 64; in steps 1 and 3 a gradient is infinite.
     assert ends["scaler"] == [[1 - 2.5 * (4 + 64), 1.0]] * 4
     # Adam's steps are 0.5, apart from its epsilon, which float32 rounds away here. Means are 2.5 and -2.
     assert ends["another_optimizer"] == [[[1 - 3 * 0.5 - 3 * 0.5 * 2.5, 2 + 3 * 0.5 + 3 * 0.5 * 2]]] * 4
     assert ends["groups"] == [[[1.5]], [[1.5]], [[3.5]], [[3.5]]]
-    # The output weight's gradient is 1 * 2 r + 2 * 2 in three of four steps, with a learning rate of 0.25.
+    # The gradient of the output weight is 1 * 2 r + 2 * 2 in three of four steps; the learning rate is 0.25.
     assert ends["frozen"] == [[[[1.0, 2.0]], [[4 - 3 * 0.25 * (2 * 1.5 + 4)]]]] * 4
     assert ends["types"] == [[2.5, 2.5]] * 4
     # Even ranks run one local pass and odd ranks two; all ranks skip the middle step. A momentum of 0.5 gives steps

@@ -134,7 +134,7 @@ def test_failure(ranks):
 
 
 def test_failure_alone(ranks):
-    """An error that no other rank has caused is finally attributed to its own rank."""
+    """A rank's error that another rank may have caused is attributed to it if no other rank reports one."""
     waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
     assert ranks.clients[2].fail(Failed(rank=2, error="RuntimeError: shapes", own=False)) is None
     assert same_error([waiting.exception(10)]) == (

@@ -19,7 +19,7 @@ PLAIN = ("raw", "zero_value", "bf16", "mx9", "mx6", "mxfp8_e4m3")
 
 
 def wave_of(path, links, *, seed=0):
-    """Write a waveform of nodes that send packets with pauses; returns each word's cycle by node and packet."""
+    """Write a waveform of nodes sending packets with pauses; return each word's cycle by node and packet."""
     generator, cycles, changes = random.Random(seed), [], []
     with path.open("w") as file, VCDWriter(file, timescale="1 ps") as writer:
         for node, packets in enumerate(links):

@@ -1,4 +1,4 @@
-"""Reports as HTML pages: their files, and how a browser shows them."""
+"""Reports as HTML pages: which files they consist of, and how a browser shows them."""
 
 import contextlib
 import html
@@ -166,7 +166,7 @@ def test_figures_of_training(shown, folders, name):
 
 
 def test_changes(shown):
-    """The page shows the rings that run between changes, and the events of each interval."""
+    """The page shows the rings that were in use between changes, and the events of each interval."""
     for view in shown["changing"]:
         header, *rows = view["tables"]["Rings, from change to change"]
         assert header == ["from step", "request", "rings", "left", "joined", "elements moved", "cycles to switch",
@@ -199,7 +199,7 @@ def test_figures_of_a_sweep(shown, folders):
 
 
 def test_faults_are_found(folders, tmp_path):
-    """The check of pages finds contents that are too wide or external, and invalid pictures."""
+    """The check of pages finds pages that are too wide, external contents, and invalid pictures."""
     chromium.needed()
     good = (folders["plain"] / "report.html").read_text()
     pages = {"wide": good.replace("</main>", '<p style="width: 1500px">wide</p></main>'),

@@ -14,7 +14,7 @@ SEED = 20
 
 
 def tries(coupling):
-    """Descriptions with the coupling's option set, for each value of the option on which it depends."""
+    """Yield RunSpecs that set the coupling's option, for each value of the option on which it depends."""
     value = FIELDS[coupling.option][-1] if coupling.value is None else coupling.value
     options = (coupling.other,) if isinstance(coupling.other, str) else coupling.other
     for other in options:
@@ -29,7 +29,7 @@ def tries(coupling):
 
 @pytest.mark.parametrize("coupling", COUPLINGS, ids=lambda coupling: f"{coupling.option} {coupling.other}")
 def test_each(coupling):
-    """The coupling rejects some values of the other option with its message and accepts the rest."""
+    """Each coupling rejects some values of its option with its own message and accepts all other values."""
     refused = [spec for spec in tries(coupling) if coupling.violated(spec, with_defaults(spec))]
     assert refused
     assert len(refused) < len(list(tries(coupling)))

@@ -17,7 +17,7 @@ from tests.run_pairs.drawing import FIELDS, pairs
 
 
 def drawn(count, seed=5):
-    """Random descriptions; combinations of fields from different schedules are omitted."""
+    """Random run descriptions; combinations of fields that belong to different schedules are skipped."""
     for _, values in pairs(random.Random(seed), count):
         try:
             yield RunSpec().replace(dict(values))
@@ -67,7 +67,7 @@ def test_defaults():
 
 
 def test_without_defaults():
-    """A description with all defaults, as in reports, can be modified, since defaults are removed first."""
+    """Defaults are removed from a complete description, as found in reports, so that it can be modified."""
     for spec in drawn(100, seed=7):
         full = with_defaults(spec)
         short = without_defaults(full)

@@ -75,7 +75,7 @@ def mutated(frame, generator):
 
 
 def reframed(data, generator):
-    """The bytes with a matching frame header, so that damage to the JSON header itself is found."""
+    """Return the data with a matching frame header, so that damage to the JSON header itself is found."""
     body = data[HEAD:]
     header = min(len(body), int.from_bytes(data[8:12], "big")) if generator.random() < 0.7 else len(body)
     lengths = struct.pack(">4sHHIQ", b"grad", 1, 0, header, len(body) - header)

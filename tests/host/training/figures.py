@@ -48,7 +48,7 @@ class Counting(GoldenRing):
 
 @contextlib.contextmanager
 def without_feedback():
-    """Within this context, nodes and their golden models lose the elements that are not sent."""
+    """In this context, nodes and golden models discard unsent elements instead of keeping them as errors."""
     def forget(model, *arguments, **options):
         kept = sparsify(model, *arguments, **options)
         model.errors[:] = 0
@@ -119,7 +119,7 @@ def int16(seeds):
 
 
 def sparse(seed, *, nodes=4, **options):
-    """A run with sparse gradients, and its ring."""
+    """Run a training with sparse gradients; return the result and the ring."""
     ring = Counting(nodes)
     return run(ring, {"seed": seed, "density": 0.1}, **options), ring
 

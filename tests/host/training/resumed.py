@@ -46,7 +46,7 @@ def train(folder, *options):
 
 
 def differences(folder, options):
-    """Differences in cycles, summed over all steps, for a resume from each checkpoint except the last."""
+    """Sum over all steps of the differences in cycles, for a resume from each checkpoint except the last."""
     save, kept = checkpoint.save, []
 
     def keep(path, identity, content):

@@ -95,7 +95,7 @@ class TestFile:
 
     @pytest.mark.parametrize("length", [1000, 100_000])
     def test_long_options(self, tmp_path, length):
-        """Option values of any length are compared, so the same run is recognized."""
+        """A checkpoint with long option values is recognized as a checkpoint of the same run."""
         identity = {**IDENTITY, "disable": ",".join(["card1@4"] * (length // 8)), "hidden": [8] * (length // 2)}
         checkpoint.save(tmp_path / checkpoint.NAME, identity, {"number": 1})
         assert checkpoint.load(tmp_path / checkpoint.NAME, identity) == {"number": 1}
@@ -235,7 +235,7 @@ class TestExperiment:
         assert signal.getsignal(signal.SIGTERM) is before
 
     def test_in_a_finalizer(self):
-        """Python discards exceptions raised in a finalizer, but the second signal still ends the step."""
+        """If a signal's exception is discarded in a finalizer, the second signal still ends the step."""
         class Signalled:
             def __del__(self):
                 os.kill(os.getpid(), signal.SIGINT)

@@ -27,7 +27,7 @@ def accuracies(data):
 
 class TestGradientCodecs:
     def test_accuracy(self, data):
-        """docs/training/figures.md lists more codecs and seeds; zero-value compression reaches 97.22 %."""
+        """docs/training/figures.md lists more codecs and seeds; ``zero_value`` reaches 97.22 % accuracy."""
         run = train(GoldenRing(4, gradient_codec="mx6"), data, TrainingConfig())
         assert run.bit_exact is True
         assert run.measures[-1] >= 0.9722 - 0.005

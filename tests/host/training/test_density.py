@@ -48,7 +48,7 @@ def test_all_is_kept_at_most():
 
 
 def _constant(**options):
-    """A threshold with a target density of 0.25 on each of two nodes in every step."""
+    """Threshold with a target density of 0.25 on each of two nodes, which is the same in every step."""
     return Threshold(density=0.25, nodes=2, steps=100, decay=1, **options)
 
 
@@ -115,7 +115,7 @@ def test_too_little_is_not_made_up_for():
 
 @pytest.mark.parametrize("steps", [1, 2, 20])
 def test_what_is_left_may_be_nothing(steps):
-    """Targets stay above zero even if every step keeps all elements, and exist after the last step."""
+    """Targets stay above zero even if all steps keep all elements, and can be chosen after the last step."""
     threshold = Threshold(density=0.25, nodes=2, steps=steps)
     for _ in range(steps + 5):
         before = threshold.choose(_gradients(1, 2, 3, 4, 5, 6, 7, 8))
@@ -125,8 +125,8 @@ def test_what_is_left_may_be_nothing(steps):
 
 
 def test_thresholds_are_numbers():
-    """Even if too few or too many elements are kept for a long time, thresholds do not become zero, where they would
-    stay, or infinite."""
+    """Even if too few or too many elements are kept for a long time, thresholds do not become infinite or zero (they
+    would remain zero)."""
     for dropped, last in ((8, SMALLEST), (0, float(np.finfo(np.float32).max))):
         threshold = _constant()
         for _ in range(400):
@@ -144,7 +144,7 @@ def test_dropped(dropped):
 
 @pytest.mark.parametrize("scale", [1e-3, 1, 1e3])
 def test_density_is_reached(scale):
-    """The mean density is reached even if gradients shrink and the first ones do not predict later ones."""
+    """The mean density is reached even if gradients shrink and the first gradients predict no later ones."""
     generator = np.random.default_rng(1)
     steps, densities = 300, []
     threshold = Threshold(density=0.25, nodes=2, steps=steps)
@@ -235,7 +235,7 @@ def test_nodes_leave_and_come(before, after):
 
 
 def test_no_end():
-    """In a run of unknown length, targets are not corrected, and only the threshold is handed over."""
+    """In a run of unknown length, targets are not corrected; a successor takes over only the threshold."""
     first, second = (Threshold(density=0.1, nodes=nodes, steps=None) for nodes in (8, 4))
     first.choose([np.ones(10, np.float32)])
     second.succeed(first.state())

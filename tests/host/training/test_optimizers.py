@@ -168,7 +168,7 @@ class TestMoments:
         (0.0, True), (0.9, True), (0.99, True), (0.996, True), (1 - 1 / 258, True), (1 - 1 / 258 + 1e-6, False),
         (0.998, False), (1 - 2**-9, False), (0.999, False)])
     def test_falls(self, decay, expected):
-        """The condition agrees with stored moments: after many steps, all have decayed or some are stuck."""
+        """The result of ``falls`` is true if all stored moments decay in 400 steps, and false if some stick."""
         assert falls(decay) is expected
         values = np.arange(128, 256, dtype=np.float32)
         for _ in range(400):

@@ -104,7 +104,7 @@ class Faults:
         link.cut(last.last_word, last.last_word + 1)
 
     def lose_credit(self, link, first, last, begun):
-        """Drop all credits that follow the last word, in successive updates, until no credits are left."""
+        """Drop all credits after the last word, update after update, until the link has no credits left."""
         link.cut(last.last_word + 1, last.last_credit + 1)
 
     def cut_for_a_while(self, link, first, last, begun):
@@ -139,7 +139,7 @@ def digest(ring, config, length):
 
 
 def figures(training):
-    """All figures except repeats and cycles, since a step takes more cycles with fewer credits."""
+    """Figures of a training run without repeats and cycles: steps take more cycles with fewer credits."""
     return dataclasses.replace(training, repeats=0, steps=[
         dataclasses.replace(step, repeats=0, cycles=0, scatter_cycles=0) for step in training.steps])
 
@@ -220,7 +220,7 @@ class TestTries:
         ("local.sparsify", (1, 3, 4)), ("collectives.distribute", (1, 2)),
         ("collectives.fused_update", (10, 11, 12))])
     def test_same_bits(self, third, name, numbers):
-        """Failures up to the maximum number change no bit, in any step or while weights are distributed."""
+        """Up to the maximum number of retries, failed calls change no bit, in steps or when weights are sent."""
         clean, expected, _, calls = self.run(third, name)
         actual, training, said, more = self.run(third, name, numbers)
         assert actual == clean

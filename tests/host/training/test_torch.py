@@ -169,14 +169,14 @@ class TestOneStep:
 
 @pytest.mark.parametrize("clip", [0.0, 1e-40, 0.01, 1.0, 3e38])
 def test_clipping(clip):
-    """Clipping is equal bit for bit, including infinities, subnormal numbers and NaN."""
+    """Clipping gives the same values as PyTorch's, also for infinities, subnormal numbers and NaN."""
     gradients = np.concatenate([draw(1)[0], np.array(
         [0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3.4e38, -3.4e38, clip, -clip, 1.0, -1.0], dtype=np.float32)])
     parameter = torch.nn.Parameter(torch.zeros(len(gradients)))
     parameter.grad = torch.from_numpy(gradients.copy())
     torch.nn.utils.clip_grad_value_([parameter], clip, foreach=False)
     ours = golden_optimizer.limit(golden.bits(gradients), int(golden.bits([clip])[0]))
-    # If clip is zero, our result is a zero with the gradient's sign; torch's has the limit's sign.
+    # If clip is zero, our result is a zero with the gradient's sign, and torch's is a zero with the limit's sign.
     np.testing.assert_array_equal(golden.floats(ours), parameter.grad.numpy())
 
 

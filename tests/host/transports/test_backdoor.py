@@ -38,7 +38,7 @@ def open_nodes(config, nodes, *, host_port):
 @pytest.mark.parametrize("config", [MASTERS, CODEBOOK, REDUCED],
                          ids=["masters", "codebook", "int16"])
 def test_every_space(config):
-    """Each path reads the other path's words, changes nothing else, and takes the computed cycles."""
+    """Host port and backdoor read each other's words, change nothing else, and take the computed cycles."""
     generator = np.random.default_rng(3)
     with rings.open_nodes(1, config=config) as (ring, simulation):
         time = PortTime(lambda: simulation.cycle)
@@ -122,7 +122,7 @@ def test_long_transfers():
 
 @pytest.mark.parametrize("config", [MASTERS, REDUCED], ids=["full", "int16"])
 def test_counters(config):
-    """Counters and cycles match the port's, however long ago it was used, and after transfers."""
+    """Counters and cycles are the same as through the port, after any pause and after transfers."""
     generator = np.random.default_rng(4)
     with rings.open_nodes(1, config=config) as (ring, simulation):
         port = ring.devices[0]
@@ -166,7 +166,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_training(name, third):
-    """Training through either path gives the same weights, command cycles, and host-port cycles."""
+    """Host port and backdoor give the same weights, command cycles and host-port cycles in training."""
     config, run, nodes = RUNS[name]
     outcomes = []
     for host_port in (True, False):
@@ -184,7 +184,7 @@ def test_training(name, third):
 
 class TestSession:
     def test_elapsed(self):
-        """Simulated and computed cycles add up to the time through the port."""
+        """Simulated cycles plus computed port cycles equal the time through the simulated host port."""
         results = []
         for host_port in (True, False):
             with open_session(MASTERS, nodes=2, host_port=host_port) as session:

@@ -1,4 +1,4 @@
-"""Golden nodes: bits and words of the gateware, modelled cycles, no independent check, and errors."""
+"""Golden nodes: the gateware's bits and words, modelled cycles, no independent check; and errors."""
 
 import json
 
@@ -176,7 +176,7 @@ def test_library(options, monkeypatch):
 
 
 def test_rows_of_speed():
-    """The row of `make bench` compares the processor time with its limit."""
+    """The speed row of `make bench` compares the processor time with its limit."""
     row, = speed.rows((0.7, 4.0))
     assert (row["measured"], row["bound"], row["ratio"]) == (0.7, pytest.approx(1.4), pytest.approx(0.5))
     assert "4.00 s on Verilated nodes" in row["config"]

@@ -47,7 +47,7 @@ class Stopwatch(wiring.Component):
 
 
 def ages(ring, node):
-    """Arrivals at a node, as pairs of flags and age."""
+    """Packets received by a node, as pairs of flags and age."""
     result = []
     while (packet := ring.receive(node)) is not None:
         result.append((int(packet[0]) >> 30, int(packet[0]) & 0x3FFFFFFF))
@@ -68,7 +68,7 @@ def test_latency(latency):
 
 @pytest.mark.parametrize("cycles", [0, 1, 20, 37, 300])
 def test_reset(cycles):
-    """A reset drops words that are waiting, in transit or have arrived, and restores the initial state."""
+    """A reset drops words that wait, are in transit or have arrived, and restores the initial state."""
     ring = PysimRing(Stopwatch, nodes=2, latency=9)
     ring.send(0, np.arange(20, dtype=np.uint32))
     ring.run(cycles)

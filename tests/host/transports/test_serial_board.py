@@ -42,7 +42,7 @@ def outcome(ring, *, job=JOB, **options):
 
 @functools.cache
 def expected(job=JOB):
-    """Outcome of the same job on differently configured nodes, simulated in this process."""
+    """Outcome of the job on a ring, simulated in this process, of nodes with different configurations."""
     with verilated() as devices:
         ring = Ring(devices)
         ring.connect()
@@ -219,7 +219,7 @@ def test_no_board(echo, monkeypatch):
                    r"built for 115200 baud")
         with pytest.raises(LinkLostError, match=message):
             SerialBoard(path, baud=115_200, silence=0.3)
-        # It is not opened as this process's controlling terminal, which would send a hangup when it closes.
+        # The port is not opened as this process's controlling terminal, which would send a hangup when it closes.
         held = os.open(path, os.O_RDWR | os.O_NOCTTY)
         try:
             fcntl.flock(held, fcntl.LOCK_EX)

@@ -23,7 +23,7 @@ def numbers(generator, shape, share=0.0):
 
 
 def laid_out(generator, x):
-    """The same matrices: contiguous, transposed, or as views of larger ones."""
+    """Return equal matrices in a random memory layout: contiguous, transposed, or views of larger ones."""
     kind = generator.integers(0, 3)
     if kind == 0:
         return np.ascontiguousarray(x)

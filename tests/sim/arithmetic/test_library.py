@@ -15,7 +15,7 @@ def test_rules_are_kept():
 
 
 def test_all_instructions_of_the_processor(monkeypatch):
-    """Results are bit-identical with all of the processor's instructions and with the common baseline."""
+    """Results are bit-identical with all of the processor's instructions and with only the common baseline."""
     generator = np.random.default_rng(1)
     a, b = (generator.standard_normal(shape).astype(np.float32) for shape in ((33, 70), (70, 41)))
     expected, powers = golden.product(a, b), golden.exp(-np.abs(a))

@@ -22,7 +22,7 @@ def test_command(monkeypatch, capsys):
     exp, log = capsys.readouterr().out.splitlines()
     assert exp.startswith("exp: 50,")
     assert log.endswith("0 pairs in the wrong order, 0 results of kernels that differ")
-    # A coefficient off by one unit in the last place gives different bits; off by a quarter, large errors.
+    # A coefficient off by one unit in the last place changes some bits; one off by a quarter causes large errors.
     monkeypatch.setattr(exponential, "EXP", (exponential.EXP[0] + 1, *exponential.EXP[1:]))
     assert bench.main() == 1
     assert "0 results of kernels that differ" not in capsys.readouterr().out.splitlines()[0]

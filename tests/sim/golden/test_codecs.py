@@ -57,7 +57,7 @@ REPEATABLE = [name for name in WEIGHT_CODECS if name != "raw" and (GATEWARE[name
 
 
 def test_names():
-    """The names are in the expected order, with added formats at the end."""
+    """Names of codecs are in the expected order; formats that are added later come after them."""
     first, tables = list(BLOCKS)[:11], ["table32", "centroid16", "centroid64"]
     for codecs, names in ((WEIGHT_CODECS, ["raw", *first, *tables, *LAST]),
                           (GRADIENT_CODECS, ["zero_value", "raw", *first, *LAST]),
@@ -179,7 +179,7 @@ def test_table_by_hand():
     assert values_of(codec.decode(words, 2)).tolist() == [1.0, -3.5]
     # 1.03125 is a centroid; 1.04 is nearer to it than to 1.0625.
     assert values_of(codec.decode(codec.encode(bits_of([1.03125, 1.04])), 2)).tolist() == [1.03125, 1.03125]
-    # The registry's codec has only powers of two.
+    # Without centroids from the host, the registry's codec represents only powers of two.
     listed = WEIGHT_CODECS["table32"]
     assert values_of(listed.decode(listed.encode(bits_of([1.0, -3.5])), 2)).tolist() == [1, -2]
 
@@ -187,7 +187,7 @@ def test_table_by_hand():
 @pytest.mark.parametrize(("count", "exponents", "words"), [
     (1, 1, 7), (256, 1, 49), (256, 16, 85), (256, 17, 93), (2048, 256, 961)])
 def test_words_of_a_table(count, exponents, words):
-    """A packet has a byte per exponent and one more, then codes of a sign, an exponent index and five bits."""
+    """A packet has a byte per exponent, an end byte, and codes of sign, exponent index and five bits."""
     values = (np.arange(count, dtype=np.uint32) % exponents) << np.uint32(23)
     index = int(np.ceil(np.log2(exponents)))
     assert words == (exponents + 4) // 4 + (1 + index + 5) * -(-count // 32)
@@ -216,7 +216,7 @@ def test_codebooks_in_disorder():
 
 
 def test_span_of_a_packet():
-    """For a packet with a table, ``span`` returns the length, missing words and errors computed by hand."""
+    """``span`` returns the known length, number of missing words and error flag of packets with a table."""
     codec = WEIGHT_CODECS["table32"]
     two = [0x60_60_50_40, *range(16)]  # three exponents: codes of 8 bits
     assert codec.span(two, 64) == (17, 0, False)

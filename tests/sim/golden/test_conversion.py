@@ -1,4 +1,4 @@
-"""Conversions compared with numpy and ml_dtypes or, where these have none, with exact fractions."""
+"""Conversions compared with numpy and ml_dtypes or, where both lack them, with exact fractions."""
 
 from fractions import Fraction
 

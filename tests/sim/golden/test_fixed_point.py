@@ -46,7 +46,7 @@ def test_dequantise():
 
 @pytest.mark.parametrize(("width", "fraction_bits"), [(2, 0), (4, 2), (8, 7), (8, 10)])
 def test_quantised_by_definition(width, fraction_bits):
-    """Numbers become floor(x + 1/2), limited to the range, for all sixteenths of a step in and around it."""
+    """All sixteenths of a step, in and around the range, become floor(x + 1/2), limited to the range."""
     steps = np.arange(-40 << width, 40 << width)
     values = np.ldexp(steps.astype(np.float64), -fraction_bits - 4)
     low, high = -(1 << width - 1), (1 << width - 1) - 1
@@ -86,7 +86,7 @@ def test_bit_patterns():
 
 
 def exactly(total, weight, velocity, rule, scale, rate, momentum, width):
-    """The definition of an update, in exact numbers."""
+    """Compute an update by its definition, in exact numbers."""
     def nearest(value):
         return math.floor(value + Fraction(1, 2))
 
@@ -154,7 +154,7 @@ def test_sums(workers):
 @pytest.mark.parametrize(("rules", "expected"), [
     ((Rule.SGD,), (0, 6, 9, 12)), ((Rule.MOMENTUM,), (1, 7, 10, 13)), ((Rule.SGD, Rule.MOMENTUM), (1, 7, 10, 13))])
 def test_times(rules, expected):
-    """Cycles: product 3, rounding 1, saturation 2; one more for the state; product 3, rounding 1, saturation 2."""
+    """Latencies: product 3, rounding 1, saturation 2; one more for the state; product 3, rounding 1, saturation 2."""
     model = Fixed(rules=rules)
     assert (model.planes, model.step, model.weight, model.latency) == expected
     assert (model.state, model.new_state) == ((0,) * expected[0], (expected[1],) * expected[0])

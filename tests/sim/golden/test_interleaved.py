@@ -53,7 +53,7 @@ def test_distances(nodes):
 
 
 def has_circle(waits):
-    """Whether any events wait for each other in a circle, given the events that each waits for."""
+    """Whether some events wait for each other in a cycle; ``waits`` maps each event to its prerequisites."""
     try:
         graphlib.TopologicalSorter(waits).prepare()
     except graphlib.CycleError:
@@ -67,7 +67,7 @@ def ends(*shape, **room):
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 5, 8, 16])
 def test_no_deadlock(nodes):
-    """Three packets in an ingress and two sums are enough, for collectives with one phase and with both."""
+    """Ingresses of three packets and room for two sums prevent deadlocks, with one phase and with both."""
     for segments in (1, 2, 3, 4, 7):
         for phases in ((SR, AG), (SR,), (AG,)):
             assert ends(nodes, segments, credits=3, room=2, phases=phases), (segments, phases)
@@ -76,7 +76,7 @@ def test_no_deadlock(nodes):
 
 @pytest.mark.parametrize("nodes", [3, 4, 8])
 def test_deadlock(nodes):
-    """Room for two packets in an ingress is not enough if packets are passed on, and neither is room for one sum."""
+    """Rings that pass packets on deadlock with ingresses of two packets, and with room for only one sum."""
     for phases in ((SR, AG), (SR,), (AG,)):
         assert not ends(nodes, 4, credits=2, room=2, phases=phases)
     assert not ends(nodes, 4, credits=3, room=1)
@@ -112,7 +112,7 @@ class TestCycles:
         assert slot_cycles(16384, 2, interleaves=False).lost <= 2
 
     def test_room(self):
-        """Room beyond the packets of a superframe's slots and one packet in transit does not change the cycles."""
+        """Room for more packets than a superframe's slots and one in transit does not change the cycles."""
         full = slot_cycles(16384, 8, room=17)
         assert full == slot_cycles(16384, 8, room=30)
         assert full.superframes < slot_cycles(16384, 8, room=15).superframes

@@ -63,7 +63,7 @@ def test_beats_by_hand():
 
 
 def test_beats_that_end_early():
-    """In beats of four lanes, elements that are not kept are zero; each word of a row has one or two elements."""
+    """In beats of four lanes, elements not kept become zero; a word of a packed row holds one or two elements."""
     source = beats([[1 << 16, 2 << 16, 3 << 16, 9], [4 << 16, 9, 9, 9], [5 << 16, 6 << 16, 7 << 16, 8 << 16],
                     [9 << 16, 10 << 16, 9, 9]],
                    [[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]], [1, 1, 0, 1])
@@ -82,7 +82,7 @@ def test_beats_that_end_early():
 
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8])
 def test_beats_are_words(lanes):
-    """For vectors of any length, rows hold the words of the elements, and restore the elements."""
+    """Packed rows hold the elements' words, and unpacking restores the elements, for any vector length."""
     generator = np.random.default_rng(lanes)
     for count in range(1, 6 * lanes + 1):
         vector = generator.integers(0, 1 << 16, count, dtype=np.uint32) << np.uint32(16)

@@ -105,7 +105,7 @@ def test_numbers():
 
 
 def test_accepted():
-    """The whole payload is passed on; the destination and the record's type are not checked."""
+    """The whole payload is output, even if the destination or the type of record is unexpected."""
     due = Verdict(offered=PAYLOAD, complete=True, done=True)
     for expected in (HEADER, changed(destination=200), changed(type=ABORT)):
         assert verdict(packet(HEADER, PAYLOAD), expected, epoch=EPOCH) == due
@@ -148,7 +148,7 @@ def test_accepted_codes(codec, length, words):
     ("segment", 0x3FF, Refusal.WRONG_BLOCK, 0x83FF << 16 | 0x8003),
     ("length", 4, Refusal.WRONG_LENGTH, 4 << 16 | 3)])
 def test_mismatches(field, got, code, detail):
-    """Each field mismatches on its own; no payload is passed on. A wrong CRC is rejected with the same detail."""
+    """A mismatch in any field is rejected; no payload is passed on. A wrong CRC is rejected with the same detail."""
     words = packet(changed(**{field: got}), PAYLOAD)
     assert verdict(words, HEADER, epoch=EPOCH) == Verdict(code=code, detail=detail)
     assert verdict(flipped(words, 32 * 6), HEADER, epoch=EPOCH) == Verdict(code=Refusal.BAD_CRC, detail=detail)
@@ -159,7 +159,7 @@ def test_mismatches(field, got, code, detail):
 
 
 def test_order_of_mismatches():
-    """Mismatches are reported in order, as fields are corrected one after another."""
+    """While fields are corrected one by one, the first mismatch in the order of the checks is reported."""
     wrong = {"epoch": 6, "source": 7, "codec": 1, "tenant": 1, "sequence": 1, "segment": 1, "length": 1,
              "collective": 1, "block": 1}
     codes = []
@@ -215,7 +215,7 @@ def test_aborts():
 
 
 def test_older_epochs():
-    """The 128 previous epochs, modulo 256, are dropped silently, stomped or not, unless the CRC is wrong."""
+    """Packets of the 128 previous epochs (mod 256), stomped or not, are silently dropped if not damaged."""
     for age in range(1, 256):
         for older in (packet(changed(epoch=(EPOCH - age) % 256), PAYLOAD, stomp=stomp) for stomp in (False, True)):
             got = verdict(older, HEADER, epoch=EPOCH)

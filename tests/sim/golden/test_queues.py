@@ -18,7 +18,7 @@ def test_items_of_a_queue_follow_each_other():
 
 
 def test_an_item_may_start_later():
-    """The kernel advances to the cycle in which an item may start, if nothing ends before that cycle."""
+    """If nothing ends before the cycle when an item may start, the kernel advances to that cycle."""
     queues = Queues([2])
     assert queues.run(ready=lambda queue, index: 4 if index == 0 else queues.ends[0][0] + 10,
                       cycles=lambda queue, index: 1)

@@ -27,7 +27,7 @@ def packet_words(values):
 
 
 def step_by_step(gradients, segment):
-    """The ring as messages between ranks; returns sums at their owners, and words sent by rank and hop."""
+    """Model a scatter-reduce by messages; return sums at their owners, and words sent by hop and rank."""
     nodes, length = gradients.shape
     blocks = [np.flatnonzero(np.arange(length) // 32 % nodes == block) for block in range(nodes)]
     count = max(-(-len(block) // segment) for block in blocks)
@@ -256,7 +256,7 @@ class TestFusedUpdate:
         assert np.array_equal(result.weights, ring.bits(start - rate * step))
         assert len(result.state) == settings.planes
         assert all(np.array_equal(plane, other) for plane, other in zip(result.state, expected, strict=True))
-        # The scatter-reduce matches that of a plain all-reduce; weights are raw.
+        # The scatter-reduce sends the same words as in a plain all-reduce; weights are sent raw.
         assert np.array_equal(result.traffic.scatter_words, plain.scatter_words)
         assert np.array_equal(result.traffic.density, plain.density)
         _, gathered = ring.all_gather(gradients)

@@ -19,10 +19,10 @@ def cut(generator, length):
 
 
 class TestCuts:
-    """Commands for parts of a vector, with each part's first group as block offset, equal a single command."""
+    """Commands for parts of a vector, with each part's first group as block offset, sum like one command."""
 
     def test_sums_of_random_cuts(self):
-        """A thousand cuts do not change sums; with contiguous blocks most cuts would, for three or more nodes."""
+        """Sums are the same for a thousand ways to cut a vector; with contiguous blocks most would differ."""
         generator = np.random.default_rng(19)
         for number in range(1000):
             nodes, length = number % 8 + 1, int(generator.integers(1, 600))
@@ -42,7 +42,7 @@ class TestCuts:
     @pytest.mark.parametrize(("weight_codec", "gradient_codec"), list(zip(
         WEIGHT_CODECS, itertools.cycle(GRADIENT_CODECS), strict=False)))
     def test_updates_of_random_cuts(self, gradient_codec, weight_codec):
-        """Weights, master weights, state and residuals do not depend on cuts, with every codec."""
+        """With every codec, weights, master weights, state and residuals do not depend on cuts of an update."""
         assert len(WEIGHT_CODECS) >= len(GRADIENT_CODECS)
         generator = np.random.default_rng(len(gradient_codec) + 7 * len(weight_codec))
         settings = ring.settings(optimizer.Rule.MOMENTUM, gradient_scale=0.5, learning_rate=0.1, first_decay=0.9)

@@ -25,7 +25,7 @@ def test_order():
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 16])
 def test_packets(nodes):
-    """A rank's successor receives exactly the rank's packets; each of the owner's links carries one phase."""
+    """A rank's successor receives exactly the packets the rank sends; each link of the owner carries one phase."""
     for owner in range(nodes):
         every = [root_reduce.packets(6, nodes, owner, rank) for rank in range(nodes)]
         for rank, (sent, _) in enumerate(every):
@@ -111,21 +111,21 @@ class TestCycles:
         assert best_owner(16384, nodes, rates=rates)[0] == 1
 
     def test_choice(self):
-        """No owner is chosen if links are equal, with two nodes, or if a link is only slightly slower."""
+        """No owner is chosen if links are equal, if there are two nodes, or if a link is only slightly slow."""
         assert best_owner(16384, 4, rates=[1] * 4)[0] is None
         assert best_owner(16384, 2, rates=[0.5, 1])[0] is None
         assert best_owner(16384, 8, rates=[1] * 7 + [0.95])[0] is None
         assert best_owner(16384, 8, rates=[1] * 7 + [0.25])[0] == 7
 
     def test_slow_optimizer(self):
-        """An owner that updates all elements may be the bottleneck."""
+        """No owner is chosen if it would be the bottleneck, since it would have to update all elements."""
         assert update_cycles(4096, 8, owner=0, update_rate=0.25) > 4 * 4096
         assert best_owner(4096, 8, rates=[1] * 7 + [0.5], update_rate=0.25)[0] is None
 
 
 def waits(nodes, segments, *, lag, credits, room):
-    """Events that each event of a command waits for, with room for ``credits`` packets in an ingress, and at the
-    owner for ``room`` sums that the gather has not consumed; nodes are numbered along the chain, the owner last.
+    """For each event of a command, the events it waits for, with room for ``credits`` packets in an ingress and, at
+    the owner, for ``room`` sums that the gather has not consumed; nodes are numbered along the chain, the owner last.
     """
     last = nodes - 1
     sent, received = zip(*(root_reduce.packets(segments, nodes, last, rank, lag=lag) for rank in range(nodes)),
@@ -167,7 +167,7 @@ def test_no_deadlock(nodes):
 
 
 def test_deadlock():
-    """A lag that exceeds the room leads to a deadlock; the ingress of each node counts as room."""
+    """A lag that exceeds the total room leads to a deadlock; the ingress of each node counts as room."""
     longest = {(credits, room): max(lag for lag in range(9) if ends(3, lag=lag, credits=credits, room=room))
                for credits in (1, 2) for room in (1, 2)}
     assert longest == {(1, 1): 2, (1, 2): 3, (2, 1): 5, (2, 2): 6}

@@ -1,4 +1,4 @@
-"""Cycles of a queue, checked by hand and against a queue that is simulated cycle by cycle."""
+"""Tests of a queue's cycle model, by hand and against a queue that is simulated cycle by cycle."""
 
 import collections
 import itertools
@@ -37,7 +37,7 @@ def test_first_from(pattern, expected):
 
 def run(depth, latency, beats, willing, ready):
     """Simulate a queue: (i_valid, i_ready, o_valid, offered, level) of each cycle."""
-    held = collections.deque()  # stored beats, each with the earliest cycle of its offer
+    held = collections.deque()  # stored beats, each with the first cycle when it can be offered
     waiting, numbers, rows = None, iter(range(beats)), []
     for cycle, (begins, takes) in enumerate(zip(willing, ready, strict=True)):
         if waiting is None and begins:
@@ -97,7 +97,7 @@ def test_a_feed():
 
 
 def test_a_beat_taken():
-    """A unit with a ready signal of its own accepts beats in the expected cycles."""
+    """A unit that determines its ready signal itself accepts beats in the expected cycles."""
     feed = stream.Feed(2, flags("#####"))
     feed.take(1)
     assert (feed.offered, text(feed.valid), text(feed.ready)) == (2, "#####", ".....")

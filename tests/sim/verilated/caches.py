@@ -1,4 +1,4 @@
-"""Entries of a cache, for the tests of the cache."""
+"""Helpers that create and list cache entries, for the tests of the cache."""
 
 import os
 import time

@@ -17,7 +17,7 @@ SMALL = 2.0**-60
 
 @contextlib.contextmanager
 def hostile():
-    """Round upwards, and flush subnormal numbers to zero if the processor's modes are known here."""
+    """Round upwards and, where the layout of the processor's modes is known, flush subnormals to zero."""
     library = ctypes.CDLL("libm.so.6" if platform.system() == "Linux" else None)
     kept, changed = ctypes.create_string_buffer(256), ctypes.create_string_buffer(256)
     library.fegetenv(kept)

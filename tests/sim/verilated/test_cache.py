@@ -57,7 +57,7 @@ def test_waits_for_another(folder):
 
 
 class Builds:
-    """A build function for a product and a folder next to it; it counts its calls."""
+    """A build function that writes a product, another file and a subfolder, and counts its calls."""
 
     def __init__(self):
         self.count = 0
@@ -235,7 +235,7 @@ def test_the_next_build_removes_what_a_kill_has_left(begin, folder):
     assert names(folder) == [".a", ".a.lock", ".b", ".b.lock"]
     cached(entry("c"), Builds())
     assert names(folder) == [".b", ".b.lock", "c"]
-    assert len(list((folder / ".users").iterdir())) == 2  # users are this process and the running process
+    assert len(list((folder / ".users").iterdir())) == 2  # this process and the process still running
     going.terminate()
     assert going.wait(timeout=20) == 128 + signal.SIGTERM
     assert left(folder) == [entry("c").name]

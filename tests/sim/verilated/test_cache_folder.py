@@ -142,7 +142,7 @@ def test_no_size(text):
 
 
 class TestRefusals:
-    """In every case a one-line message names the folder and the variable."""
+    """Unsuitable cache folders are rejected with a one-line message that names folder and variable."""
 
     def build(self):
         return cached(entry(), lambda fresh: (fresh / "a").write_text("a"))
@@ -156,7 +156,7 @@ class TestRefusals:
                 function()
 
     def refuse(self, monkeypatch, code):
-        """Fake the system's answer, since access rights do not apply to every user."""
+        """Fake the operating system's refusal, since access rights do not restrict every user."""
         real = os.open
 
         def fail(path, flags, *arguments, **options):
@@ -189,7 +189,7 @@ class TestRefusals:
         assert cache_content.entries() == []
 
     def test_a_tool_fails_for_a_full_disk(self, folder, monkeypatch):
-        """A full disk is reported as such, instead of the many lines of the tool's own message."""
+        """If a tool fails because the disk is full, the error says so on one line, without the tool's output."""
         def build(fresh):
             monkeypatch.setattr(shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=4096))
             raise ToolError("c++ failed with exit code 1\nfatal error: error writing to node.o")
@@ -202,7 +202,7 @@ class TestRefusals:
             cached(entry(), lambda fresh: (fresh / "absent").read_text())
 
     def test_limit(self, folder, monkeypatch):
-        """The limit is read before anything is built."""
+        """The size limit is checked before anything is built."""
         monkeypatch.setenv(cache_folder.LIMIT, "much")
         with pytest.raises(ToolError, match=r"^GRADRING_CACHE_LIMIT: Size must be .* such as 5GB .*, not 'much'$"):
             cached(entry(), lambda fresh: pytest.fail("built"))
@@ -227,7 +227,7 @@ class TestBound:
         assert cache_content.entries()[-1].path == old
 
     def test_builds_keep_to_the_limit(self, folder, monkeypatch):
-        """Builds prune to below the limit, so that not every build must prune; this process's entries stay."""
+        """A build prunes well below the limit, so that the next need not; this process's entries are kept."""
         monkeypatch.setenv(cache_folder.LIMIT, "1MB")
         paths = [make("verilog", letter, 90_000, age=500 - number) for number, letter in enumerate("0123456789a")]
         own = cached(entry("f"), lambda fresh: (fresh / "product").write_bytes(bytes(90_000)))
@@ -341,7 +341,7 @@ def test_a_library_of_another_processor_is_not_loaded(folder, compilers, monkeyp
     assert second != first
     assert [ctypes.CDLL(str(path)).number() for path in (first, second)] == [1, 2]
     assert len(cache_content.entries()) == 4  # two libraries, each with Verilator's runtime
-    # Replace this library by the second one, as a careless copy might.
+    # Replace the first library with the second one, as a careless copy might.
     shutil.copyfile(second, first)
     assert not complete(first.parent)
 

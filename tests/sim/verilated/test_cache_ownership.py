@@ -1,4 +1,4 @@
-"""The cache changes only its own files: tests with every kind of entry, among decoys of every form."""
+"""Tests that the cache changes only its own files: every kind of entry, among decoys of all forms."""
 
 import json
 import os
@@ -81,7 +81,7 @@ NAMES = ["project", "project-0123456789abcdef", f"project-{DIGEST}0", f"project-
          f"project-g{DIGEST[1:]}", f"project{DIGEST}", DIGEST, ".project-12345678",
          ".project-0123456789abcdef-12345678", ".vscode-server12",
          f".project-{DIGEST}-1234567", f".project-{DIGEST}-1234567x", f".project-{DIGEST}", ".git"]
-#: Names of an entry, and of remains of a build.
+#: Names that belong to the cache: of entries, and of leftovers of builds.
 OWN = [f"linked-{DIGEST}", f"linked-{DIGEST}-62.5-1", f".linked-{DIGEST}-12345678", f".linked-{DIGEST}.lock"]
 
 
@@ -119,7 +119,7 @@ def test_decoys_stay(top, tmp_path, monkeypatch, act):
 
 
 def test_links_for_folders_of_kinds(top, tmp_path, monkeypatch):
-    """Links in place of a kind's folder, or of the folder with notes of processes, are not followed."""
+    """Links that replace a kind's folder, or the folder with the notes of processes, are not followed."""
     for kind in cache_folder.KINDS:
         make(kind)
         foreign = tmp_path / "foreign" / kind
@@ -147,7 +147,7 @@ def test_links_for_folders_of_kinds(top, tmp_path, monkeypatch):
 
 
 def test_links_for_locks(top, tmp_path):
-    """No lock is created or held through a link."""
+    """No lock is created or held through a symbolic link."""
     path = make("verilog")
     (tmp_path / "file").write_text("a user's file")
     for name in (".lock", f".other-{DIGEST}.lock"):
@@ -173,7 +173,7 @@ def tags(top, tmp_path):
 
 @pytest.mark.parametrize("act", ACTS)
 def test_a_folder_without_the_tag(top, tmp_path, monkeypatch, act, capsys):
-    """Any action on a folder with other content is rejected with a one-line message, and changes nothing."""
+    """Every cache action rejects a folder with other files, with a one-line message, and changes nothing."""
     for kind in cache_folder.KINDS:
         make(kind)
     project(top / "photographs")
@@ -224,7 +224,7 @@ def test_a_link_to_a_cache(top, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777])
 def test_a_cache_that_other_users_may_write(top, monkeypatch, mode):
-    """A cache, or a folder of a kind in it, that other users may write is neither filled nor read."""
+    """A cache, or its folder for a kind of entry, is neither filled nor read if other users may write to it."""
     paths = [make(kind) for kind in cache_folder.KINDS]
     for folder in (top, *(path.parent for path in paths)):
         folder.chmod(mode)

@@ -99,7 +99,7 @@ def lines_until(process, last):
 
 
 def left(folder):
-    """Names of files other than entries, without the folder's lock."""
+    """Hidden files left in the cache folder, except locks, and the files that record its users."""
     return sorted(path.name for kind in folder.iterdir() if kind.is_dir() for path in kind.rglob(".*")
                   if path.name not in (".lock", ".users")) + [
         str(path) for path in folder.glob("*/.users/*")]
@@ -109,7 +109,7 @@ STAGES = ("Verilog", "Verilate", "compile", "link", "seal")
 
 
 def test_killed_at_each_stage(cache, begin):
-    """After a kill at any stage, the next build runs like a first build, and removes all remains."""
+    """After a kill at any stage, the next build runs like a first build and removes all leftover files."""
     for stage in STAGES:
         process = begin(BUILDER, stage)
         lines_until(process, stage)
@@ -131,7 +131,7 @@ def test_killed_at_each_stage(cache, begin):
 
 
 def test_two_at_once_build_once(cache, begin):
-    """The second process waits for the first, and uses its product."""
+    """Of two concurrent processes, the second waits for the first one's build and uses the result."""
     first = begin(BUILDER, "link")
     lines_until(first, "link")
     second = begin(BUILDER, "none")
@@ -148,7 +148,7 @@ def test_two_at_once_build_once(cache, begin):
     assert left(cache) == []
 
 
-#: Uses the entry in its argument until its standard input ends.
+#: Script that uses the cache folder in its argument until its standard input ends.
 USER = """
 import sys
 from pathlib import Path
@@ -160,7 +160,7 @@ sys.stdin.read()
 
 
 def test_what_is_used_is_not_removed(cache, begin):
-    """An entry in use is removed neither by hand nor for the limit, until the process that uses it has ended."""
+    """Neither a request nor the size limit removes an entry until the process that uses it has ended."""
     path = entry()
     process = begin(USER, path)
     lines_until(process, "used")
@@ -176,7 +176,7 @@ def test_what_is_used_is_not_removed(cache, begin):
 
 
 def test_a_cache_that_is_cleared_breaks_no_build(begin):
-    """Clearing keeps the folder that is being filled, and the entries that the build has already used."""
+    """Clearing the cache keeps the folder that a build is filling, and the entries that this build has used."""
     process = begin(BUILDER, "link")
     lines_until(process, "link")
     removed = cache_content.prune(most=-1)

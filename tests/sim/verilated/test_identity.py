@@ -162,7 +162,7 @@ for _ in range(2):
 
 
 def test_sources_are_seen(tmp_path):
-    """Only modules imported directly or indirectly count; after a source has changed, there is no identity."""
+    """Identities cover modules imported directly or indirectly, and are None after a source has changed."""
     for name in ("hdl", "sim"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     changed = tmp_path / "hdl/floating/stages.py"
@@ -208,7 +208,7 @@ def test_convert(monkeypatch, tmp_path):
 
 #: Nodes with a feature that also describes a format of operands to the compute engine.
 _OPERANDS = {"bf16", "mx", "nvfp4", "streaming", "compute", "far", "block_operands", "codebook_layers"}
-#: For each feature, nodes that do not have it but include its sources in their key, since units import them.
+#: By feature: nodes that do not have it, but have its sources in their keys because their units import them.
 IMPORTED = {**{name: _OPERANDS for name in ("compute", "block_operands", "codebook_layers")}, "replay": {"grid"}}
 
 

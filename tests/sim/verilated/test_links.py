@@ -43,7 +43,7 @@ class Seen:
 
 
 def take(ring, node):
-    """Words that a node has seen, in order, and the levels of its output lines from each report."""
+    """Read a node's reports; return the words that it has seen, in order, and the line levels per report."""
     seen, levels = [], []
     while (packet := ring.receive(node)) is not None:
         first, *data, line = (int(word) for word in packet)
@@ -98,7 +98,7 @@ def test_any_wiring(library):
                     assert [item for item in seen if item.port == link.target[1]] == want
             for cycle, *lines in levels:
                 for port, line in enumerate(lines):
-                    # A line is low until its first level arrives.
+                    # A signal line is low until the first level sent on it arrives.
                     times = [cycle - 1 - age - LATENCY for age in range(16)]
                     assert line == sum((time >> 1 + port & 1 if time >= 0 else 0) << age
                                        for age, time in enumerate(times)), (cycle, port)
@@ -219,7 +219,7 @@ def test_flips_of_valid_lose_and_invent_words(library):
 
 
 def test_flips_of_the_line(library):
-    """A flip of the line changes the level of one cycle only."""
+    """A flip of the backward line changes its level in only one cycle."""
     with VerilatedRing(library, nodes=2, wiring=[((0, 0), (1, 0)), ((1, 0), (0, 0))]) as ring:
         ring.links[0].flip("line", cycle=33)
         ring.send(1, [2] * 60)

@@ -39,7 +39,7 @@ def unmasked(result, masked):
 @pytest.mark.parametrize("masked", OTHERS)
 @pytest.mark.parametrize("seed", range(2))
 def test_each_node_is_of_its_kind(probe, masking, masked, seed):
-    """Each node acts as in a ring of its own kind, in the same cycles, with any number of threads and quantum."""
+    """Each node acts as in a ring of its kind only, in the same cycles, for any number of threads and quantum."""
     message = f"seed {seed}"
     with VerilatedRing(probe) as ring:
         load(ring, seed)
@@ -95,7 +95,7 @@ def test_state_of_other_places_is_refused(probe, masking):
 
 
 def test_header_of_one_library(probe):
-    """A ring of one kind behaves the same whether it is given as one library or as a list."""
+    """With identical nodes, the header is the same for one library and for a list of libraries."""
     with VerilatedRing(probe, nodes=3) as single, VerilatedRing([probe] * 3) as other:
         assert single.header == other.header
         assert probe.digest.encode() in single.header

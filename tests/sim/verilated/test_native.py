@@ -21,7 +21,7 @@ from tests.hdl.floating import operands, pipeline
 from tests.sim.verilated.modes import hostile
 from tests.sim.verilated.probe import Probe
 
-#: Units with every latency and every number of DSP blocks, with the function that each computes.
+#: Floating-point units with each available latency and number of DSP blocks, and their golden functions.
 UNITS = {
     "add": (FloatAdder, floating.add),
     **{f"multiply {dsps}": (functools.partial(FloatMultiplier, dsps=dsps), floating.multiply) for dsps in (4, 2, 1)},
@@ -45,7 +45,7 @@ def operands_of(name, seed):
 
 @pytest.mark.parametrize("name", UNITS)
 def test_bits(name):
-    """Each result appears in its cycle; a folded unit receives operands every few cycles, among random bits."""
+    """Results appear in the right cycles; folded units get operands every few cycles, else random bits."""
     make, function = UNITS[name]
     unit, seed = make(), len(name)
     values = operands_of(name, seed)
@@ -80,7 +80,7 @@ def test_arithmetic_is_part_of_a_design():
 
 
 def test_modes_of_the_caller():
-    """Results do not depend on the caller's modes, which are restored afterwards."""
+    """Results do not depend on the caller's floating-point modes, which are restored afterwards."""
     for name in ("add", "multiply 4", "divide 1", "square root 1"):
         make, function = UNITS[name]
         unit = make()
@@ -93,7 +93,7 @@ def test_modes_of_the_caller():
         assert operands.differences(values[0], values[-1], got, want) == [], name
 
 
-#: Prints the broken rule, for a caller that enables all traps, rounds down and has set a flag.
+#: Program that enables all traps, rounds down and sets a flag; it prints the rule that the library has broken.
 PROGRAM = """
 #include "native.h"
 #include <cstdio>
@@ -112,7 +112,7 @@ SUM = "number(a) + number(b)"
 
 
 def rule_of(folder, *, flags=(), before="", after=""):
-    """Rule that the native functions violate when a fragment of their source is replaced."""
+    """Return the rule that the native functions report as violated if ``before`` is replaced in them."""
     assert before in native.FUNCTIONS
     (folder / "native.h").write_text(native.FUNCTIONS.replace(before, after) if before else native.FUNCTIONS)
     (folder / "main.cpp").write_text(PROGRAM)
@@ -132,7 +132,7 @@ def rule_of(folder, *, flags=(), before="", after=""):
      "have exact roots"),
 ], ids=["as it is", "mode", "rounding", "flush", "NaN", "sign", "inverse", "root"])
 def test_broken_functions_are_found(tmp_path, before, after, rule):
-    """Functions broken in the ways of an overly aggressive compiler are detected, and the broken rule is named."""
+    """If functions are broken as by unsafe compiler optimizations, the error names the broken rule."""
     assert rule_of(tmp_path, before=before, after=after) == rule
 
 

@@ -32,7 +32,7 @@ def library():
 
 
 def traffic(ring, latency, seed, *, faults=None):
-    """Results of a ring for random packets on links of one latency, starting from its reset."""
+    """Results of a ring for random packets over links that all have the given latency, starting from reset."""
     random = np.random.default_rng(seed)
     ring.reset()
     ring.set_faults(faults)
@@ -66,7 +66,7 @@ def test_any_number_of_processes(library, nodes):
 
 @pytest.mark.parametrize(("quantum", "threads"), [(1, 1), (7, 2), (64, 1), (1000, 3)])
 def test_quanta_change_nothing(library, quantum, threads):
-    """The quantum does not change results, even with a grid of 64 cycles, which is longer than the default."""
+    """Results do not depend on the quantum, even with a grid of 64 cycles instead of the default of 16."""
     with VerilatedRing(library, nodes=4) as ring, VerilatedRing(library, nodes=4, threads=threads) as other:
         for item in (ring, other):
             item.set_grid(64)

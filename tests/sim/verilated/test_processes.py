@@ -132,7 +132,7 @@ class TestSignals:
         assert output == [f"{int(signal.SIG_DFL)}\n"]
 
     def test_in_a_finalizer(self):
-        """Python discards exceptions in finalizers, but the signal nevertheless ends the block."""
+        """A signal ends the block even if it arrives in a finalizer, where Python discards exceptions."""
         class Signalled:
             def __del__(self):
                 signal.raise_signal(signal.SIGTERM)

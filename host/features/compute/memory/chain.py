@@ -99,7 +99,7 @@ class Chain:
         return (number, *_before(number, self.maps[number].reads))
 
     def reader(self, number: int) -> tuple[str, int]:
-        """Last step before backward that reads a map: a forward (by default the map's own), or the loss."""
+        """Last step before backward that reads a map: a forward step (by default the map's own) or the loss."""
         last = len(self.maps) - 1
         if number in ((last,) if self.loss_reads is None else self.loss_reads):
             return "loss", last
@@ -135,7 +135,7 @@ class Run:
 
 
 def _before(number: int, named: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the named maps, or by default the map before ``number``."""
+    """Return the numbers of the ``named`` maps; by default only the map before ``number``, if there is one."""
     return named if named is not None else (number - 1,) if number else ()
 
 
@@ -180,7 +180,7 @@ class _Places:
 
 
 class _Step:
-    """State of a step: its work and moves, and the maps in memory."""
+    """Simulated state of a step: its work, its moves between memories, and the maps in memory."""
 
     def __init__(self, chain: Chain, policies: Policies, budget: int, rate: float):
         self._chain = chain
@@ -350,7 +350,7 @@ def _best(chain: Chain, candidates: Iterable[Policies], budget: int, rate: float
 
 
 def exhaustive(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> Decision | None:
-    """Return the fastest of all plans of a kind that fit, or None if none fits."""
+    """Try all plans of a kind, and return the fastest one that fits, or None if none fits."""
     by_cost = sorted(itertools.product(KINDS[kind], repeat=len(chain.maps)),
                      key=lambda policies: sum(policy is not Policy.KEEP for policy in policies))
     return _best(chain, by_cost, budget, rate)
@@ -426,7 +426,7 @@ class Saved:
     def __init__(self, steps: Sequence[_Touches], turn: str, *, vectors: Collection[str],
                  given: Iterable[str] = ()):
         self._steps = steps
-        #: Number of the last step of the loss.
+        #: Number of the last step that computes the loss.
         self.turn = max(number for number, step in enumerate(steps) if turn in step.writes)
         self._writers: dict[str, list[int]] = {}
         last: dict[str, int] = {}
@@ -491,7 +491,7 @@ class Saved:
 
 
 def chain_of(program: StepProgram, *, name: str, turn: str) -> Chain:
-    """Build the chain of buffers that are written before and read after the step that writes ``turn``."""
+    """Build the chain of the buffers that are written before the step that writes ``turn``, and read after it."""
     steps = program.steps
     saved = Saved(steps, turn, given=program.given,
                   vectors=[buffer for buffer, (_, columns) in program.shapes.items() if columns == 1])

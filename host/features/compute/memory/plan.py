@@ -137,7 +137,7 @@ def live_words(lifetimes: Sequence[Lifetime]) -> int:
 Places = list[int]
 Buffers = Sequence[Lifetime]
 
-#: Orders for lowest fits, as sort keys of buffers. Buffers with equal keys are sorted by number.
+#: Sort keys that determine the order of buffers for the lowest fit; buffers with equal keys are sorted by number.
 ORDERS: Mapping[str, Callable[[Lifetime], tuple[int, ...]]] = MappingProxyType({
     "first use": lambda one: (one.first,),
     "words": lambda one: (-one.words, one.first),

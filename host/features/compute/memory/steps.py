@@ -50,7 +50,7 @@ class Step:
     function: Callable[..., Any]  # function of the arrays that are read; returns the array to write, or None
     #: First column that is written, and the column after the last; by default all columns.
     columns: tuple[int, int] | None = None
-    #: Whether each element depends on one element of the first operand, so that it may overwrite that element.
+    #: Whether each element of the result depends on only one element of the first operand, which it may overwrite.
     elementwise: bool = False
     cycles: int = 0
     multiplications: int = 0
@@ -66,7 +66,7 @@ class StepProgram:
     #: Buffers that the host writes before the first step, and buffers that the host reads after the last step.
     given: Sequence[str] = ()
     taken: Sequence[str] = ()
-    #: Buffers that have been stored in place of another buffer.
+    #: Names of buffers that overwrite another buffer and are stored in its place, with that buffer's name.
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property

@@ -97,7 +97,7 @@ class SearchedFactors(contextlib.ExitStack):
 
     @property
     def line(self) -> str:
-        """One-line description of the gain; equal products are counted once."""
+        """One-line description of the cycles gained by the searched tilings; equal products are counted once."""
         before, after = (sum(getattr(kept, name) for kept in self.found.values()) for name in ("default", "cycles"))
         gain = (before - after) / before if before else 0.0
         return (f"tiling: searched, {len(self.found)} products in {after:,} cycles, by default in {before:,}: "

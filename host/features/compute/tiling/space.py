@@ -134,7 +134,7 @@ _PRODUCTS: int = (MAX_INSTRUCTIONS - 1).bit_length() - 1
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A grid of equal products that implements a state."""
+    """Grid of equal products that a state of the search space describes."""
 
     #: Number of products into which m and n are divided.
     rows: int
@@ -148,12 +148,12 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Nest:
-    """The states of a space as products on an array."""
+    """The states of a space of tiling factors, as products on an array."""
 
     #: A space with two levels of k.
     space: Space
     array: Array
-    job: GemmJob  # product without factors; its sizes may be smaller than the space's
+    job: GemmJob  # product without tiling factors; its sizes may be smaller than the space's sizes
     levels: Levels = ()  # levels of m and n; by default determined by their number
 
     def __post_init__(self) -> None:
@@ -192,7 +192,7 @@ class Nest:
             misfit += max(0, lanes - rounds)
         if loops.align_m and self.job.m > 1 << inside[0]:
             misfit += max(0, lanes - inside[0])
-        # Check that panels do not divide a block of operands; a single tile may, since its sums stay in the array.
+        # Panels must not divide a block of operands, but a single tile may, since its sums stay in the array.
         block = operands_of(self.array.operands).terms.bit_length() - 1
         if inside != list(self._shape(tile)) and self.job.k > 1 << rounds:
             misfit += max(0, block - rounds)
@@ -273,6 +273,6 @@ class Evaluations:
         return cost
 
     def reward(self, state: State) -> float:
-        """Cycles of an array that is never idle, divided by the cost of the state."""
+        """Cycles that an array needs if it is never idle, divided by the cost of the state."""
         job, array = self.nest.job, self.nest.array
         return job.m * job.k * job.n / (array.rows * array.lanes) / self.cost(state)

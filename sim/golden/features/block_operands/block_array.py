@@ -45,12 +45,12 @@ class BlockUnits:
         self._count: int | None = None
         self._held, self._waiting, self._number = 0, 0, 0
         self._complete: deque[int] = deque()
-        # Stages of the drain: whether an element ends a row, and whether it ends the tile; whether a row is complete.
+        # Stages of the drain: whether an element ends a row, and the tile; whether a complete row ends the tile.
         self._read: tuple[bool, int] | None = None
         self._whole: int | None = None
 
     def step(self, cycle: int, take: bool) -> bool:
-        """Advance by one cycle, taking a result row if ``take``; return whether a beat can be accepted."""
+        """Advance by one cycle, and take a result row if ``take``; return whether a beat can be accepted."""
         ready = self._filled[self._writes] is None
         held = self._held
         if self._complete and self._complete[0] <= cycle:
@@ -144,8 +144,8 @@ class BlockArray:
         return total
 
     def trace(self, beats: Beats, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
-        """Trace every cycle from reset. ``willing``: whether the source may begin to offer its next beat in a cycle;
-        ``ready``: whether the sink is ready."""
+        """Trace every cycle from reset, with a source and a sink that may stall.
+        ``willing``: cycles when the source may begin to offer a beat; ``ready``: cycles when the sink is ready."""
         feed, sink = Feed(len(beats), willing), np.asarray(ready, np.bool_)
         units = BlockUnits(self.rows, self.columns, self._model.block, operands_of(self.operands).delay)
         offered = np.full(feed.end, -1, np.int64)

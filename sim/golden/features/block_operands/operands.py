@@ -18,7 +18,7 @@ Array = npt.NDArray[np.floating]
 
 
 def _guard(model: BlockFormat) -> int:
-    """Number of bits by which elements of the highest subsets are shifted relative to the lowest subsets."""
+    """Maximum number of bits by which elements of a block's subsets are shifted relative to each other."""
     return (1 << model.difference_bits) - 1
 
 

@@ -110,7 +110,7 @@ def _ordered(bits: Bits) -> Bits:
 
 
 def _scaled(position: int) -> int:
-    """Number at a position in the order of :func:`_ordered`, in units of the smallest; it continues past infinity."""
+    """Number at a position of :func:`_ordered`, as a multiple of the smallest; continues past infinity."""
     magnitude = position ^ 0x8000_0000 if position >> 31 else position ^ 0x7FFF_FFFF
     exponent, fraction = magnitude >> 23, magnitude & 0x7F_FFFF
     number = (fraction | 0x80_0000) << (exponent - 1) if exponent else fraction
@@ -118,7 +118,7 @@ def _scaled(position: int) -> int:
 
 
 def _first_above(twice: int) -> int:
-    """Find the first position at which twice the number is greater than ``twice``."""
+    """Find the first position with 2 * ``_scaled(position)`` greater than ``twice``."""
     low, high = 0, 1 << 32
     while low < high:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Golden model of products whose weights are centroid indices: integer results, and every cycle."""
+"""Golden model of products with centroid indices as weights: integer results and every cycle."""
 
 import dataclasses
 from collections.abc import Sequence

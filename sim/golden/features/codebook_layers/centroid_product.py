@@ -106,7 +106,7 @@ def pack_indices(indices: Indices, lanes: int) -> npt.NDArray[np.uint32]:
     groups, line = -(-outputs // lanes), index_line(columns, lanes)
     full = np.zeros((groups * lanes, line // lanes * _COLUMNS), np.uint32)
     full[:outputs, :columns] = indices
-    # In the order groups, memory rows, columns in a row, lanes; eight indices per element.
+    # Indices ordered by group, memory row, column in a row, and lane; each element holds eight indices.
     nibbles = full.reshape(groups, lanes, -1).transpose(0, 2, 1).reshape(groups, line, _COLUMNS)
     shifts = np.arange(_COLUMNS, dtype=np.uint32) * np.uint32(_BITS)
     return np.asarray(np.bitwise_or.reduce(nibbles << shifts, axis=2), np.uint32)

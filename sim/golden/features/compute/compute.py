@@ -84,7 +84,7 @@ class Gemm:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vector:
-    """Function of rows with resolved and checked operands; a softmax if there are no labels."""
+    """Function of rows with resolved and checked operands; without labels, the function is a softmax."""
 
     source: Operand
     labels: Operand | None
@@ -403,7 +403,7 @@ def _size(field: int, length: int) -> int:
 
 
 def _over(instructions: list[Instruction], base: int, end: int) -> int | None:
-    """Number of the instruction with the lowest target that overlaps the list; None if there is none."""
+    """Number of the instruction with the lowest target among all that write into the list, or None."""
     listed = Operand(place=Place.ACTIVATIONS, base=base, rows=1, columns=end - base, stride=end - base)
     overlaps = [(target.base, number) for number, item in enumerate(instructions) for target in item.targets
                 if target.meets(listed)]

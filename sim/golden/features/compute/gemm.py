@@ -35,7 +35,7 @@ class Matrix:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScaleMask:
-    """Scale of a product, followed by its mask and the replacement of masked elements; numbers are encodings."""
+    """Scaling and masking of a product; ``scale`` and ``alternative`` (for masked elements) are encoded."""
 
     scaled: int = 0
     masked: int = 0

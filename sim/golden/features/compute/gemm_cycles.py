@@ -42,7 +42,7 @@ class GemmCycles:
     product: int = 6
     scaling: int = 6
     scale_mask: bool = False  # whether results pass through the unit that scales and masks them
-    operands: str = FP32  # format of operands; ``product`` does not matter if they are multiplied in blocks
+    operands: str = FP32  # operand format; ``product`` is unused if operands are multiplied in blocks
     memory: Memory = _QUIET
 
     #: Cycles from a job to ``bad``.
@@ -76,7 +76,7 @@ class GemmCycles:
         raise RuntimeError(f"Product must end within {most} cycles, not later: {job!r}")
 
     def loads(self, job: GemmJob, step: Outline) -> list[list[int]]:
-        """Rows of A and of B that a step loads, as flags: whether the row is read, and whether it is the last one."""
+        """For each row of A and B that a step loads: whether it is read, and whether it is the last row."""
         stride, size = self.loops.strides(job.loops), {"m": job.m, "n": job.n, "k": job.k}
         extent = {name: min(stride[name], size[name] - getattr(step, name)) for name in "mnk"}
         result: list[list[int]] = [[], []]
@@ -93,7 +93,7 @@ class GemmCycles:
 class _Run:
     """State of the unit in one product, from the acceptance of its job."""
 
-    #: Queue depths: beats before and after the panels, tiles for the drain, requests, gate rows, and operand rows.
+    #: Queue depths: beats in front of and after the panels, tiles to drain, requests, gate rows, operand rows.
     SKID, MARKS, TILES, REQUESTS, GATES, ROWS = 2, 17, 17, 33, 33, 17
     UNFINISHED = 31
     #: Maximum number of result rows in flight in ``scale_mask``.
@@ -103,7 +103,7 @@ class _Run:
         self.model, self.job, self.memory = model, job, model.memory
         self.outlines = model.loops.outline(job.loops)
         self.initial, self.gate, self.operands = RowFetch(self.ROWS), RowFetch(self.GATES), RowFetch(self.ROWS)
-        # Planner of steps, announcement of tiles, and beats.
+        # State of the planner of steps, of the announcement of tiles, and of the beats.
         self.outline: Outline | None = None
         self.offered, self.wants_beats, self.wants_tiles, self.wants_panels = 0, False, False, False
         self.next_outline(LoopNest.FIRST)
@@ -120,9 +120,9 @@ class _Run:
         self.pipe, self.marks = [False] * 4, deque()  # type: list[bool], deque[int]
         self.units = model.units()
         self.leaving = self.units.leaving
-        # Result rows that are being scaled: when each can be taken, and whether it is the last row of its tile.
+        # Result rows that are being scaled: the cycle when each can be taken, and whether it is its tile's last row.
         self.scaled: deque[tuple[int, int]] = deque()
-        # Plans for operands, initial values and the drain.
+        # Progress of the plans for operands, initial values and the drain.
         self.side, self.phase = 0, 0
         self.initial_phase, self.initial_pass = 0, 0
         self.unfinished, self.drained, self.count, self.before = 0, 0, 0, 0

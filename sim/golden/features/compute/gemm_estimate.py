@@ -16,7 +16,7 @@ from sim.golden.features.compute.mac_array import SLOTS
 
 __all__ = ["Load", "bound", "estimate", "loads", "tail"]
 
-#: Cycles from a job to the first request, and from the last request of a panel to the first of its terms.
+#: Cycles from a job to its first request, and from a panel's last request to the panel's first term.
 _LEAD, _FILLED = 10, 8
 #: Maximum number of operand rows that wait for a panel.
 _ROWS = 17
@@ -26,7 +26,7 @@ _REPEATS = 3
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """Step of the outer loops: rows of A and B to load, beats, and beats before the first term."""
+    """One step of the outer loops: rows of A and B to load, all beats, and beats before the first term."""
 
     a: int
     b: int
@@ -67,7 +67,7 @@ def _rows(lanes: int, extent: dict[str, int], name: str, along_k: int) -> int:
 
 
 def bound(model: GemmCycles, job: GemmJob) -> int:
-    """Minimum cycles of a valid job: its beats run in order after their panels, which also load in order."""
+    """Lower bound on a job's cycles: beats and panel loads each run in order, beats after their panels."""
     read, ended = _LEAD, 0
     before = 0  # end of the beats two steps earlier
     latest = (0, 0)
@@ -86,7 +86,7 @@ def bound(model: GemmCycles, job: GemmJob) -> int:
 
 
 def tail(model: GemmCycles) -> int:
-    """Minimum cycles from the last beat to the end."""
+    """Minimum cycles from the last beat of a job to the end of the job."""
     return model.product + SLOTS * (model.rows + 1)
 
 

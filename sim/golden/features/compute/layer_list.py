@@ -30,7 +30,7 @@ __all__ = ["check_cycles", "command_cycles", "job", "job_cycles", "read_cycles"]
 
 Bits = npt.NDArray[np.uint32]
 
-#: Cycles to resolve an operand, and to resolve and compare an operand, without the cycles of a product.
+#: Cycles to resolve an operand, and to resolve and compare one, not including the cycles of a product.
 _RESOLVED, _COMPARED = 1, 3
 #: Cycles before the first operand, and cycles of an END.
 _BEGIN, _END = 1, 2
@@ -52,7 +52,7 @@ def _heights(fields: dict[str, Any], length: int) -> list[int | None]:
 
 
 def _operand_rows(words: Bits, length: int, lanes: int, sequences: bool) -> list[int | None]:
-    """Row count of each operand in the order of the checks; None for an operand that is not compared."""
+    """Row counts of the operands, in the order of their checks; None for operands that are not checked."""
     if _kind(words) == Kind.CENTROID:
         fields = unpack(centroid_layout(), words)
         gradient, rows, outputs = fields["gradient"], fields["rows"] or length, fields["outputs"] or length

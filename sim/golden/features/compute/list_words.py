@@ -1,4 +1,4 @@
-"""Words of the instructions of a list, and their fields."""
+"""Words of instruction lists, and the fields of the instructions."""
 
 from collections.abc import Mapping
 from typing import Any

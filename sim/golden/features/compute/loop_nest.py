@@ -20,7 +20,7 @@ ORDERS = ("mnk", "nmk", "kmn")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """Product of m by k and k by n. Factors are base-2 logarithms; ``order`` indexes :data:`ORDERS`."""
+    """Product of m by k and k by n. Tile factors are base-2 logarithms; ``order`` indexes :data:`ORDERS`."""
 
     m: int
     n: int
@@ -81,7 +81,7 @@ class Beat:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Step of the outer loops: panels to load, if any; for each tile, its announcement or None, and its beats."""
+    """Step of the outer loops: panels to load, if any, and each tile's announcement, if any, and beats."""
 
     panel: Panel | None
     tiles: list[tuple[Tile | None, list[Beat]]]
@@ -194,7 +194,7 @@ class LoopNest:
                 tiles=list(self._works(job, base)))
 
     def _works(self, job: Job, base: dict[str, int]) -> Iterator[Work]:
-        """Work to be done on each tile of a step, in order."""
+        """Yield the work on each tile of a step, in order."""
         stride, holds = self.strides(job), self._holds(job)
         terms = min(stride["k"], job.k - base["k"])
         begins, ends = base["k"] == 0, base["k"] + terms == job.k
@@ -217,7 +217,7 @@ class LoopNest:
             yield Step(step.panel, tiles)
 
     def _beats(self, step: Outline, work: Work, ending: bool) -> Iterator[Beat]:
-        """Beats of a tile; ``ending`` is whether it is the last tile of its step."""
+        """Yield the beats of a tile; ``ending`` is true if it is the last tile of its step."""
         tile = work.tile
         rounds = [(True, row) for row in range(work.initial)] + [(False, term) for term in range(work.terms)]
         for index, (opening, count) in enumerate(rounds):

@@ -1,4 +1,4 @@
-"""Golden model of the array of multiply-accumulate units: the sums of its slots, and every cycle.
+"""Golden model of the multiply-accumulate array: the sums in its slots, and its timing in cycles.
 
 Mirrors :mod:`hdl.features.compute.multiply_accumulate` and :mod:`hdl.features.compute.array`.
 """
@@ -75,7 +75,7 @@ class Results:
 
 
 def tile_order(rows: int, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Row in the tile, group of columns, and slot of each result row, in the order of departure from an array with
+    """Row in the tile, group of columns, and slot of each result row, in the order in which they leave an array with
     ``rows`` rows."""
     groups = SLOTS >> tile
     row, group = (grid.ravel() for grid in np.indices((rows << tile, groups)))
@@ -103,7 +103,7 @@ class MacUnits:
         self.leaving: deque[int] = deque()  # rows of results in the skid buffer: 1 for the last row of a tile, else 0
         self._rows, self._product = rows, product
         self._slot = 0
-        self._held: tuple[bool, bool] | None = None  # whether the held beat begins and ends a last round
+        self._held: tuple[bool, bool] | None = None  # whether the held beat begins, or ends, a last round
         self._issued, self._fresh, self._banks = 0, True, 0
         self._complete: deque[int] = deque()
         self._waiting, self._number = 0, 0
@@ -139,7 +139,7 @@ class MacUnits:
         return self._held is None
 
     def accept(self, *, initial: bool, last: bool) -> None:
-        """Accept a beat in the cycle of the latest step."""
+        """Accept a beat in the cycle of the latest :meth:`step`."""
         self._held = last and self._slot == 0, last and self._slot == SLOTS - 1
         self._slot = (self._slot + 1) % SLOTS
 
@@ -216,7 +216,7 @@ class _Drain:
         self._end = len(self._ready) - 1
         self.offered = np.full(self._end, -1, np.int64)  # index of the row on offer in each cycle, or -1
         self._rows, self._placed, self._departed = 0, -1, -1
-        # Ranges of cycles with a full buffer, for the latest rows: first cycle, and cycle after the last.
+        # For the latest rows, the range of cycles with a full buffer: first cycle, and cycle after the last.
         self._full: list[tuple[int, int]] = []
         self._read: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Memory pacing of a node, and the rows in flight from a memory."""
+"""Model of a node's memory pacing, and of the rows in flight from a memory."""
 
 import dataclasses
 from collections import deque
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 __all__ = ["READ", "Memory", "RowFetch"]
 
-#: Flag of an access, or of a row in flight, that is read from memory.
+#: Flag of an access, or of a row in flight, that reads from memory.
 READ = 1
 
 

@@ -41,7 +41,7 @@ class Trace:
 
     #: ``fill__valid``, ``fill__ready``, ``read__valid``, ``read__ready``, ``o__valid``.
     signals: dict[str, npt.NDArray[np.bool_]]
-    offered: npt.NDArray[np.int64]  # index of the operands on offer with ``o__valid``, else -1
+    offered: npt.NDArray[np.int64]  # index of the operands offered with ``o__valid``, else -1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,8 +77,8 @@ class PanelBuffer:
 
     def trace(self, fills: Sequence[int], reads: Sequence[int], *, willing: Sequence[npt.ArrayLike],
               ready: npt.ArrayLike) -> Trace:
-        """Trace every cycle from reset, for panels of ``fills`` memory rows and ``reads`` reads. ``willing``: whether
-        the sources of rows and reads may begin to offer a beat; ``ready``: whether the sink is ready."""
+        """Trace every cycle from reset, for panels of ``fills`` memory rows and ``reads`` reads. ``willing``: cycles
+        when the sources of rows and reads may begin to offer a beat; ``ready``: cycles when the sink is ready."""
         stages = Stages(self.READ, ready)
         filling, reading = Feed(sum(fills), willing[0]), Feed(sum(reads), willing[1])
         readable = np.zeros(stages.end, np.bool_)

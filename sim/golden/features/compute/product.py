@@ -122,7 +122,7 @@ class MatrixProduct:
                     corner = padded[tile.m:tile.m + tile_rows, tile.n:tile.n + tile_columns]
                     pieces.append(corner.reshape(tile_rows, -1, self.columns)[rows, groups])
                 if tile.initial:
-                    # In the order of rows of units, then slots; values common to all rows are included once.
+                    # Sorted by row of units, then by slot; values common to all rows are included once.
                     rounds = 1 if job.common and not tile.again else self.rows
                     initials.append(pieces[0][np.lexsort((slots, rows % self.rows))][:rounds * SLOTS])
                 results.append(pieces[1])

@@ -46,7 +46,7 @@ class _Block:
         self.model, self.job, self.block = model, job, block
         self.groups = -(-job.columns // model.lanes)
         self.function = RowFunction(job.function)
-        #: Cycles in which memory rows of operands, results, and reciprocals are on offer.
+        #: Cycles when memory rows of operands, results, and reciprocals are offered.
         self.there: dict[Load, list[int]] = {}
         self.results: list[int] = []
         self.reciprocals: list[int] = []
@@ -58,7 +58,7 @@ class _Block:
         return self._store()
 
     def _load(self) -> None:
-        """Read the operands, and record their cycles in ``there``."""
+        """Read the operands, and store in ``there`` the cycles when they become available."""
         job, block = self.job, self.block
         size = block.rows * self.groups
         cycle, offered, known = 1, 0, 0
@@ -110,7 +110,7 @@ class _Block:
                 self.reciprocals = [cycle + 1 + model.latency + model.roots for cycle in cycles]
 
     def _elements(self, pass_: Pass, cycle: int) -> list[int]:
-        """Cycles of the elements of a pass that may begin in ``cycle``."""
+        """Cycles when the elements of a pass are issued, if the pass may begin in ``cycle``."""
         model, rows = self.model, self.block.rows
         single = pass_.result in (Result.SCALAR, Result.ROOT)
         turns = rows * (2 if pass_.twice else 1)

@@ -45,7 +45,7 @@ def softmax_back(upstream: Array, weights: Array, factor: np.float32) -> Array:
 
 
 def gather(table: Array, numbers: Numbers) -> tuple[Array, bool]:
-    """Table rows selected by number, +0.0 for numbers that are too large, and whether all numbers are valid."""
+    """Return the selected table rows, +0.0 for row numbers that are too large, and whether all are valid."""
     right = numbers < len(table)
     return np.where(right[:, None], table[np.where(right, numbers, 0)], np.float32(0)), bool(right.all())
 

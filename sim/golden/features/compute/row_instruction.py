@@ -71,7 +71,7 @@ class Rows:
         return tuple(operand for operand in operands if operand is not None)
 
     def named(self, operand: Operand, memories: Memories) -> npt.NDArray[np.int64] | None:
-        """Table rows that the numbers select; None for any other operand."""
+        """Rows of a table that the instruction's numbers select, or None if the operand is not a table."""
         name = ROW_TABLES.get(self.function)
         if name is None or self.y is None or operand is not getattr(self, name):
             return None
@@ -91,7 +91,7 @@ class Rows:
         return right
 
     def _results(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], bool]:
-        """Results by target name, before ``start`` is added, and whether all numbers are valid."""
+        """Results by target name, before ``start`` is added, and whether all row numbers in ``y`` are valid."""
         right = True
         match self.function:
             case RowFunction.ADD:

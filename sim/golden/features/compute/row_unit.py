@@ -124,7 +124,7 @@ def run(job: Job, memories: Sequence[Bits], *, columns: int = 64) -> Run:
 
 
 class _Worked:
-    """Block of a job, starting at row ``begin``."""
+    """Block of a row job, starting at row ``begin``, and the values computed for it."""
 
     def __init__(self, job: Job, memories: Sequence[Bits], begin: int, result: Run) -> None:
         self.job, self.memories, self.begin, self.found = job, memories, begin, result

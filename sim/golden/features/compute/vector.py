@@ -81,7 +81,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Read:
-    """Read of a memory row, and its first matrix column; -1 for a label, which is a single lane."""
+    """Read of a memory row; ``column`` is its first matrix column, or -1 for a label, in a single lane."""
 
     place: int
     row: int
@@ -91,7 +91,7 @@ class Read:
 
 
 def reads(job: Job, lanes: int) -> list[Read]:
-    """Reads in order: for each row its label, unless the job is a softmax, and then its elements."""
+    """Reads in order: for each row, its label (unless the job is a softmax) and its elements."""
     result = []
     for row in range(job.rows):
         address = job.labels[1] * lanes + job.labels_lane + row * job.stride_labels
@@ -105,7 +105,7 @@ def reads(job: Job, lanes: int) -> list[Read]:
 
 @dataclasses.dataclass(frozen=True)
 class Write:
-    """Write of selected elements of a memory row, by lane."""
+    """Write to a memory row; ``elements`` maps lanes to the elements that are written."""
 
     place: int
     row: int
@@ -113,7 +113,7 @@ class Write:
 
 
 def writes(job: Job, result: CrossEntropy, lanes: int) -> list[Write]:
-    """Writes in order: the rows of the gradient and then the loss; for a softmax, only its rows."""
+    """Writes of a job in order: the rows of the gradient, then the loss; for a softmax, only the rows."""
     listed = [
         Write(job.target[0], job.target[1] + row * job.stride_target + column // lanes,
               dict(enumerate(result.gradient[row, column:column + lanes].tolist())))

@@ -8,7 +8,7 @@ import dataclasses
 
 __all__ = ["VectorCycles"]
 
-#: Number of threads of a unit, and of cycles in a frame.
+#: Number of threads of a unit; a frame has the same number of cycles.
 THREADS = 16
 #: Frames of the program: for every sixteen elements of a unit, for each column, for each block, and for each block of
 #: a softmax.

@@ -1,4 +1,4 @@
-"""Golden model of the stub that replaces a compute engine: its results, and every cycle."""
+"""Golden model of the stub that replaces a compute engine: its results, and its timing in cycles."""
 
 import dataclasses
 
@@ -65,7 +65,7 @@ class ComputeModel:
         self._taken = 0  # rows that have been passed to the writer
         self._writes = False
         self._offered: tuple[int, int, int] | None = None
-        self._ending = False  # whether the last row is on offer, or has nothing to write
+        self._ending = False  # whether the last row is offered to the writer, or needs no write
         self._done = False
 
     @property

@@ -52,8 +52,7 @@ class Outputs:
     read: int | None  # requested row of the near memory
     #: Row offered to the near memory, far row that its elements come from, and number of elements kept.
     write: tuple[int, int, int] | None
-    #: Row requested from the far memory, or to be written there; near row that its elements come from; and number of
-    #: elements kept.
+    #: Far row to be read or written, near row with the elements to write, and number of elements kept.
     far: tuple[int, int | None, int] | None
     busy: bool
 

@@ -81,7 +81,7 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
 
     new_weights, master, total = (np.empty(length, dtype=np.uint32) for _ in range(3))
     new_state = [np.empty(length, dtype=np.uint32) for _ in state]
-    gathered = np.zeros((columns, length), dtype=np.uint32)  # weight memories of a row, set only where read
+    gathered = np.zeros((columns, length), dtype=np.uint32)  # weight memories of a row, 0 where not read
     for column, index in enumerate(ring.block_indices(length, columns)[(number + 1) % columns]
                                    for number in range(columns)):
         own = left[:, column, index]

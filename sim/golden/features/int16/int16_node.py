@@ -28,7 +28,7 @@ WIDTH = 16
 GROUP = 32
 #: Number of bits of a row number and of a column number.
 INDEX_BITS = 12
-#: Number of elements that a job occupies in the weight memory.
+#: Number of elements in the weight memory that the description of a job occupies.
 JOB_ELEMENTS = 16
 
 _KINDS = ("triangle", "triangle_inverse", "padding", "rectangle", "rectangle_inverse", "band", "external")
@@ -36,7 +36,7 @@ _PARAMETERS = ("length_rows", "length_columns", "first_row", "end_row", "first_c
 
 
 def from_words(words: npt.ArrayLike) -> Numbers:
-    """Elements that a node keeps of the host's words: the low halves."""
+    """Elements in memory after the host has written ``words``: the lower half of each word."""
     return fixed_point.from_bits(words, WIDTH)
 
 
@@ -88,7 +88,7 @@ def decode(words: npt.ArrayLike, count: int) -> Numbers:
 
 
 def group_sizes(elements: npt.ArrayLike) -> Numbers:
-    """Number of words of each group of compressed elements, including its word of marks."""
+    """Number of words of each group of compressed elements, including its mask word."""
     values = np.asarray(elements, np.int64)
     padded = np.zeros(-(-len(values) // GROUP) * GROUP, np.int64)
     padded[:len(values)] = values

@@ -139,7 +139,7 @@ class BlockFormat:
             differences = np.minimum(shared[:, np.newaxis] - peaks, (1 << self.difference_bits) - 1)
         else:
             differences = np.zeros((count, 0), np.int64)
-        # Exponent relative to numbers with field 1, and number of bits of the number below the element's last place.
+        # Exponent minus that of elements with field 1, and number of low significand bits that an element lacks.
         lowered = np.repeat(differences, self.subset, axis=1) if self.difference_bits else 0
         field = exponent - (shared[:, np.newaxis] - lowered - self.top_field + 1)
         shift = np.minimum(23 - self.fraction_bits + np.maximum(-field, 0), _FAR)
@@ -235,7 +235,7 @@ class BlockFormat:
         return self.pack(self.quantise(bits, random=random, bf16=bf16))
 
     def decode(self, words: npt.ArrayLike, count: int | None = None, *, bf16: bool = False) -> Bits:
-        """Elements of a packet of words: ``count``, or whole blocks."""
+        """Decode the elements of a packet of words: ``count`` elements, or all elements of whole blocks."""
         elements = self.dequantise(self.unpack(words), bf16=bf16)
         if count is None:
             return elements

@@ -60,7 +60,7 @@ class Microscaling(BlockFormat):
 
     @property
     def fraction_bits(self) -> int:  # type: ignore[override]
-        """Number of bits of a magnitude below its field."""
+        """Number of fraction bits of a magnitude, below its exponent field."""
         return self.element.value[1]
 
     @property

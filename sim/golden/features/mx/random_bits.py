@@ -36,7 +36,7 @@ class RandomBits:
         self._bits = np.array([state >> bit & 1 for bit in range(STATE_BITS)], np.uint8)
 
     def take(self, count: int) -> npt.NDArray[np.int64]:
-        """Take one number of :data:`RANDOM_BITS` bits for each element; its lowest bit comes first."""
+        """Take a number of :data:`RANDOM_BITS` bits for each element; the bit taken first is its lowest bit."""
         wanted = count * RANDOM_BITS
         bits = np.concatenate([self._bits, np.zeros(wanted, np.uint8)])
         # Up to 64 new bits are independent of each other.

@@ -51,7 +51,7 @@ def _steps(numbers: tuple[int, ...], factor: int, power: int) -> list[int]:
 
 @functools.cache
 def _tables(power: int) -> tuple[Integers, Integers, Integers]:
-    """Thresholds of scales, thresholds of elements by scale, and numbers by scale and element, as bits."""
+    """Tables of bits: scale thresholds, each scale's element thresholds, and each scale's numbers."""
     scales = _steps(_SCALES, 6, power - 10)
     elements = [_steps(_ELEMENTS, scale, power - 11) for scale in _SCALES[1:]]
     numbers = [[_binary32(scale * element, power - 10) for element in _ELEMENTS] for scale in _SCALES]

@@ -46,7 +46,7 @@ class Remote(NamedTuple):
 
 
 def remote_of(remotes: Sequence[Remote | None], node: int) -> Remote | None:
-    """Select a node's wait for another node from a command's waits, which may be empty."""
+    """Return a node's entry among a command's waits for other nodes, or None if there are no waits."""
     return remotes[node] if remotes else None
 
 
@@ -82,7 +82,7 @@ class Span:
 
 
 class _Model:
-    """Queues of all nodes, node by node, and the waits of their commands."""
+    """Queues of all nodes, in order of the nodes, and the conditions that their commands wait for."""
 
     def __init__(self, commands: Sequence[Sequence[Timed]], *, passes: int, nodes: int):
         self._commands, self._nodes = commands, nodes
@@ -100,7 +100,7 @@ class _Model:
         return self._commands[own][position]
 
     def together(self, queue: int, index: int) -> Sequence[int]:
-        """Queues that start an item together: queues of all nodes for a collective, otherwise only its own."""
+        """Queues that start an item together: all nodes' queues for a collective, otherwise its own queue."""
         count = len(self._commands)
         return range(queue % count, self._nodes * count, count) if self.command(queue, index).collective else [queue]
 

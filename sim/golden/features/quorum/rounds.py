@@ -19,11 +19,11 @@ __all__ = ["AGES", "ONE", "SCALES", "Close", "Closer", "Ledger", "QuorumRounds",
 
 #: Weight of a set on time, in sixteenths.
 ONE = 16
-#: Maximum age of a set with a nonzero weight.
+#: Maximum age, in rounds, of a gradient set with a nonzero weight.
 AGES = 15
 #: Number of entries in the table of scales.
 SCALES = 512
-#: Maximum number of sets that a node keeps.
+#: Maximum number of gradient sets that a node keeps.
 SLOTS = 2
 
 Bits = npt.NDArray[np.uint32]
@@ -57,7 +57,7 @@ def scale_table(scale: float) -> Bits:
 
 
 def apply_late(fresh: Bits | None, late: Bits, weight: int) -> Bits:
-    """A node's contribution if a late set is added: the weighted set is rounded, and so is the sum."""
+    """Add a late gradient to a node's contribution; the weighted late gradient and the sum are rounded."""
     factor = np.float32(weight / ONE).view(np.uint32)
     product = floating.multiply(late, np.full_like(late, factor))
     return floating.add(np.zeros_like(late) if fresh is None else fresh, product)
@@ -90,8 +90,8 @@ def _forgotten(tags: Sequence[int], tag: int, weights: Sequence[int]) -> list[in
 
 
 class Closer:
-    """Timing of rank 0, which closes a round when a quorum of sets is on time or, if the deadline is not 0,
-    ``deadline`` cycles after its first set. Weights come from :func:`stale_weights`."""
+    """Timing model of rank 0, which closes a round when a quorum of gradient sets is on time or, if the deadline is
+    not 0, ``deadline`` cycles after the round's first set. Weights come from :func:`stale_weights`."""
 
     def __init__(self, *, nodes: int, quorum: int, deadline: int = 0, weights: Sequence[int]) -> None:
         self.nodes, self.quorum, self.deadline = nodes, quorum, deadline
@@ -114,7 +114,7 @@ class Closer:
         return min(candidates, default=None)
 
     def close(self, tag: int, cycle: int) -> Close:
-        """Close a round with the sets known in this cycle."""
+        """Close a round with the sets of gradients that are known in this cycle."""
         on_time = late = index = 0
         for node in range(self.nodes):
             tags = [other for (source, other), since in self._known.items() if source == node and since <= cycle]
@@ -135,7 +135,7 @@ class Closer:
 
 @dataclasses.dataclass
 class Ledger:
-    """Sets of a node by status, as counts and as exact integer sums of their elements.
+    """Gradient sets of a node by status, as counts and as exact integer sums of their elements.
 
     Elements are summed as multiples of the smallest subnormal number, so no sum is rounded: each computed element is
     applied, applied late, dropped or pending. Sets applied late count in full, whatever their weight.
@@ -153,7 +153,7 @@ class Ledger:
         self.sums[status] = [value + exact for value, exact in zip(before, _exact(gradient), strict=True)]
 
     def balance(self, pending: Sequence[Bits]) -> tuple[int, list[int]]:
-        """Number of sets without a status, and sums of their elements; all zero if the ledger is balanced."""
+        """Number of gradients without a status, and sums of their elements; zeros if the ledger is balanced."""
         counts = self.counts
         left = counts["computed"] - counts["applied"] - counts["applied_late"] - counts["dropped"] - len(pending)
         zeros = [0] * self.length
@@ -170,8 +170,8 @@ def _exact(gradient: Bits) -> list[int]:
 
 
 class QuorumRounds:
-    """Sets of all nodes of a ring, with gradients of ``length`` elements, following the masks of the rounds. Weights
-    come from :func:`stale_weights`."""
+    """Sets of ``length`` elements on all nodes, as the masks of quorum rounds select them. Weights come from
+    :func:`stale_weights`."""
 
     def __init__(self, *, nodes: int, length: int, weights: Sequence[int]) -> None:
         self.nodes, self.length = nodes, length
@@ -199,7 +199,7 @@ class QuorumRounds:
             sets[tag] = bits
 
     def pending(self, node: int) -> dict[int, Bits]:
-        """Sets of a node without a status, by tag, for a checkpoint."""
+        """Gradient sets of a node that have no status yet, by tag, for a checkpoint."""
         return dict(sorted(self._sets[node].items()))
 
     def close(self, closed: Close) -> list[Bits]:
@@ -234,11 +234,11 @@ class QuorumRounds:
         return parts
 
     def late_tag(self, node: int, tag: int) -> int | None:
-        """Tag of the set that a node applies late in a round; None if there is none."""
+        """Tag of the late gradient set that a node applies in round ``tag``; None if there is none."""
         return _late_tag(list(self._sets[node]), tag, self.weights)
 
     def index(self, tag: int, on_time: int, late: int) -> int:
-        """Index of a round with these masks; events do not report it."""
+        """Index in the scale table of a round with these masks; events do not report it."""
         total = ONE * on_time.bit_count()
         for node in range(self.nodes):
             if late >> node & 1:

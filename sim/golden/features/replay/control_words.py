@@ -16,7 +16,7 @@ __all__ = ["SOURCES", "ControlHub", "KeepAlive", "Message", "Signal", "SignalRel
 SOURCES = 16
 #: Types of control words.
 _RESTART, _SIGNAL, _KEEPALIVE, _READY = 1, 2, 3, 4
-#: Types of a SIGNAL on a link, by tenant; position of a tenant's bits in a READY, and in all other messages.
+#: Type of each tenant's SIGNAL; then the position of a tenant's bits in READY, and in all other messages.
 _SIGNALS = (_SIGNAL, 9, 10)
 _READY_PLACE, _PLACE = 9, 28
 
@@ -73,7 +73,7 @@ class SignalRelay:
 
     def step(self, *, word: int | None = None, ready: int = 1, rank: int = 0, size: int = 0, run: int = 0,
              done: Sequence[int] = (), of_node: int = 0, of_queue: int = 0, reset_link: int = 0) -> None:
-        """Simulate a cycle, given the word on offer and whether the receiver is ready."""
+        """Simulate a cycle, given the word that is offered and whether the receiver is ready."""
         if reset_link:
             self.reset()
             return
@@ -167,8 +167,8 @@ class Message:
 
 
 class ControlHub:
-    """Cycle-by-cycle dispatch of control words to units by the types in ``takes``. With a tenant, only messages of
-    the tenant are passed to units and sent; without a tenant, messages have no marks."""
+    """Model that dispatches control words to units, cycle by cycle; ``takes`` lists each unit's types.
+    With a tenant, only its messages are passed to units and sent; without one, messages have no tenant marks."""
 
     def __init__(self, *, takes: Sequence[Sequence[int]], tenant: int | None = None) -> None:
         self.tenant = tenant

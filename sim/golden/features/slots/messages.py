@@ -41,12 +41,12 @@ class Header:
 
 
 def _step(total: int) -> int:
-    """State of the check, computed bit by bit from the sum of the previous state and a word."""
+    """Next state of the check, computed bit by bit from ``total``, the sum of the previous state and a word."""
     taps = [(27 * n + 30 & 31, 3 * n + 23 & 31, *((12,) if n == 0 else ())) for n in range(32)]
     return sum((sum(total >> tap for tap in places) & 1) << n for n, places in enumerate(taps))
 
 
-#: Contribution of each byte of such a sum to the new state.
+#: Contribution of each byte of the sum (of a state and a word) to the new state.
 _STEPS = [[_step(byte << low) for byte in range(256)] for low in (0, 8, 16, 24)]
 
 
@@ -63,7 +63,7 @@ def check_of(words: Iterable[int]) -> int:
 
 
 def packet(header: Header, payload: Iterable[int] = ()) -> list[Beat]:
-    """Words of a message between gate and path."""
+    """Words of a message as exchanged between the gate and the path of packets."""
     words = [header.word, *payload]
     return [(word, int(n == len(words) - 1)) for n, word in enumerate(words)]
 
@@ -116,7 +116,7 @@ class _State:
     #: Whether the port handles a request of the host, and whether more words of it follow (``entering``).
     local: bool = False
     entering: bool = False
-    #: Whether the port handles a request from messages, and whether more messages follow (``open``).
+    #: Whether the port handles a request that arrived in messages, and whether more messages follow (``open``).
     remote: bool = False
     open: bool = False
     due: int = 0  # expected number of the next message
@@ -149,7 +149,7 @@ class Gate:
         return Header.parse(s.kept[0][0][0]) if s.place == 0 and s.header is None else None
 
     def _read(self, at: Inputs) -> Beat | None:
-        """Word of a message for the port or, at rank 0, for the host."""
+        """Word of a message that is offered to the port or, at rank 0, to the host."""
         s, head = self.state, self._head()
         if s.place is None or (s.header is None and not (at.rank and head and head.count and head.begin and s.open)):
             return None

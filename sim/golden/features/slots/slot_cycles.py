@@ -19,7 +19,7 @@ from sim.golden.ring_cycles import ADDER, BEGIN, BURST, END, HOP
 
 __all__ = ["DENSE", "MX9", "Form", "SlotRun", "slot_cycles"]
 
-#: Cycles of a control word from node to node, without the wires, and from the end of both laps to the slots.
+#: Cycles of a control word from node to node without the wires, and cycles from the end of the laps to the slots.
 CONTROL_HOP, MARGIN = 8, 16
 #: Number of packet slots between messages.
 _MESSAGE_EVERY = 4
@@ -32,7 +32,7 @@ class Form:
     #: Payload words of a packet in either phase: per element, and per group of 32, including a partial one.
     scatter: tuple[float, float] = (1, 1)
     gather: tuple[float, float] = (1, 0)
-    adds: int = ADDER  # cycles from the input of a sum to its departure from a node
+    adds: int = ADDER  # cycles from the arrival of an adder's input until its sum leaves the node
     encodes: int = 0  # cycles by which encoding delays new weights after the optimizer
 
     def words(self, phase: str, elements: int) -> int:
@@ -95,7 +95,7 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
     lap = nodes * (latency + CONTROL_HOP) + nodes + 2
 
     def prepare(node: _Node) -> None:
-        """Compute when packets are complete, as far as this is known: they enter a queue one after another."""
+        """Compute when each packet is complete, up to the first packet with an unknown source, in order."""
         while len(node.whole) < len(packets):
             number = len(node.whole)
             phase, _, step = packets[number]
@@ -121,7 +121,7 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
         if step < steps - 1:
             end += form.adds if phase == SCATTER else 0
             node.source[phase, number, step + 1] = end
-        elif phase == SCATTER:  # bursts run one at a time, and one bank can wait
+        elif phase == SCATTER:  # bursts run one at a time, and one more can wait in a bank
             count = elements(rank, (GATHER, number, 0))
             burst = max(end, node.drained[-1])
             end = max(end, node.drained[-2])

@@ -47,7 +47,7 @@ class Record:
         return self.pending | self.room << 5 | self.longest << 10 | self.wants << 22
 
     def word(self, rank: int, odd: int) -> int:
-        """Word with the record of a rank, for an odd or even table."""
+        """Control word with this record of node ``rank``, for an odd or even table."""
         return _RECORD | rank << 4 | odd << 8 | self.bits << 9
 
     @classmethod
@@ -109,7 +109,7 @@ def plan(table: Table, *, messages: bool = True) -> list[Slot]:
 
 
 class SlotTable:
-    """The slots of a node in terms of its TIME: ``slot`` is set from ``begin`` to the next slot, else None."""
+    """Slots of a node in its TIME; ``slot`` is set from its ``begin`` to the next slot, otherwise None."""
 
     def __init__(self, *, messages: bool = True) -> None:
         self._messages = messages
@@ -124,7 +124,7 @@ class SlotTable:
 
     @property
     def active(self) -> int:
-        """Whether there is a current or future slot."""
+        """Whether a slot has begun or is scheduled."""
         return int(self._left is not None)
 
     def left(self, time: int) -> int:
@@ -133,7 +133,7 @@ class SlotTable:
 
     def step(self, *, time: int, table: Table = Table(), granted: int = 0, target: int = 0, sets: int = 0,
              gap: int = 0, reset_link: int = 0) -> None:
-        """Simulate a cycle; ``granted`` loads the slots of ``table``, and ``sets`` ends the slots at ``target``."""
+        """Simulate a cycle; with ``granted``, load ``table``'s slots; with ``sets``, end them at ``target``."""
         self.begin = self.over = 0
         if self._left is None:
             if granted:
@@ -171,10 +171,10 @@ class RecordLaps:
         self._due = False  # whether rank 0 may send its own record
         self._folded: list[tuple[int, Record]] = []  # records that have arrived, with their ranks
         self._turn: list[int] = []  # ranks of the records still to arrive
-        self._final = self._checks = False  # whether all records have arrived; and this flag one cycle later
+        self._final = self._checks = False  # whether all records have arrived; the same, delayed by one cycle
 
     def target(self, rank: int, way: int) -> int:
-        """Low bits of the time when the slots are over, while ``sets`` is high."""
+        """Low bits of the time when the slots end; valid while ``sets`` is high."""
         return (self._said >> 17 << 3) + (way if rank else 0) & 0xFFFF
 
     @property
@@ -295,12 +295,12 @@ class Path:
         self._due: int | None = None
         self._inside: tuple[bool, bool, bool] | None = None  # whether a packet passes, is a message, is for this node
         self._check = self._checked = 0  # check of the words on the wires, and check to be sent
-        # Whether a word of an own message is on the wires, whether it is the last one, and whether its check follows.
+        # Whether a word of this node's messages is on the wires, is the last one, and whether its check follows.
         self._counts = self._ends = self._checks = False
 
     @property
     def left(self) -> int:
-        """Whether sending of a packet of this node begins."""
+        """Whether this node begins to send a packet of its own in this cycle."""
         return int(self.senders[0].goes(self._due == 0))
 
     @property
@@ -320,7 +320,7 @@ class Path:
     def step(self, *, came: Wires = Wires(), own: Wires = Wires(), line: int = 0, starts: int = 0, drives: int = 0,
              passes: int = 0, message: int = 0, rank: int = 0,
              entering: Sequence[tuple[int, int] | None] = (None, None)) -> None:
-        """Simulate a cycle with the incoming wires, the transmitter's wires, the level of the receiver's line, the
+        """Simulate a cycle, given the incoming wires, the transmitter's wires, the level of the receiver's line, the
         slot, and the words of packets and messages to store."""
         on, _, _ = self.comes(came, passes=passes, rank=rank)
         packet, said = (sender.word for sender in self.senders)
@@ -331,7 +331,7 @@ class Path:
         self._counts, self._ends = said is not None, said is not None and bool(said[1])
 
         self.lost, self.line = int(sends and on), line
-        if sends:  # at most one of packet, message word and check is sent
+        if sends:  # at most one of these is sent in a cycle: packet word, message word, check
             data = (packet[0] if packet else 0) | (said[0] if said else 0) | checked
             self.wires = Wires(1, data, int(checks or bool(packet and packet[1])), 0, own.check)
         elif on:

@@ -63,13 +63,13 @@ class Functions(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A layer, or a share of its outputs, transferred as a whole."""
+    """A layer, or some of its outputs with their weights, transferred as a whole."""
 
     layer: int  # number of the layer, from 1
-    #: Number of inputs, and number of outputs of this part.
+    #: Number of the layer's inputs, and number of outputs in this share of the layer.
     inputs: int
     outputs: int
-    first: int = 0  # first output of this part
+    first: int = 0  # first output of this share
     format: str = RAW  # codec for its weights in FETCH
 
     @property
@@ -84,7 +84,7 @@ class Unit:
 
 
 def units_of(widths: Sequence[int]) -> list[Unit]:
-    """Units of a perceptron with the given widths, including inputs and outputs; one unit per layer."""
+    """Units of a perceptron, one for each layer; ``widths`` include its inputs and its outputs."""
     if len(widths) < 2:
         raise ValueError(f"Widths must be two or more, not {list(widths)!r}")
     return [Unit(number, *pair) for number, pair in enumerate(itertools.pairwise(widths), start=1)]
@@ -127,7 +127,7 @@ def counts(elements: Bits, codec: str = RAW) -> Counts:
 
 
 def push_sum(gradients: Bits) -> Bits:
-    """Sum of gradients, with one row for each worker in the order of the ranks after the server's."""
+    """Sum of gradients: one row per worker, in rank order, starting with the rank after the server's."""
     addends = ring.canonical(gradients)
     total: Bits = addends[0]
     for addend in addends[1:]:
@@ -159,13 +159,13 @@ class Server:
         return weights
 
     def fetch(self, number: int) -> Bits:
-        """FETCH of a unit; returns the weights that all workers receive."""
+        """Model the FETCH of a unit; return the weights that all workers receive."""
         self.fetched[number] = counts(self.masters[number][:self.units[number].words],
                                       self.units[number].format)
         return self.decoded(number)
 
     def push(self, number: int, gradients: Sequence[Bits], settings: optimizer.Settings) -> None:
-        """PUSH of a unit, with gradients in the order of workers, and the update of the unit."""
+        """Push the workers' gradients of a unit, given in worker order, and update the unit."""
         total = push_sum(np.stack(gradients))
         self.pushed[number] = counts(total[:self.units[number].words])
         self.masters[number], self.state[number] = optimizer.update(total, self.masters[number],
@@ -192,7 +192,7 @@ class _Products:
         return ring.bits([loss]), gradient
 
     def backward(self, x: Array, upstream: Array, gradient: Bits, below: Array | None) -> Array:
-        """Accumulate a unit's gradient; return the input gradient plus ``below``, from earlier parts."""
+        """Accumulate a unit's gradient; return the input gradient plus ``below``, its sum over earlier units."""
         unit, product = self._unit, self._functions.product
         count = unit.inputs * unit.outputs
         local = np.ascontiguousarray(upstream[:, unit.first:unit.first + unit.outputs])
@@ -213,7 +213,7 @@ def _cut(share: Share, microbatch: int) -> Iterator[Share]:
 
 
 def total_loss(losses: Sequence[Sequence[Bits]]) -> Bits:
-    """Loss of a set, summed from the losses of each worker's microbatches."""
+    """Loss of one set of microbatches: the sum of the losses of all workers' microbatches."""
     total = np.zeros(1, np.uint32)
     for worker_losses in losses:
         worker = np.zeros(1, np.uint32)
@@ -324,7 +324,7 @@ class _Worker:
 
 def streaming_set(server: Server, shares: Sequence[Share], settings: optimizer.Settings, *, microbatch: int,
               functions: Functions = summation) -> tuple[int, list[Moved]]:
-    """Run a set layer by layer, and the update; return the loss as a bit pattern, and each worker's moves."""
+    """Differentiate and update layer by layer; return the loss as a bit pattern, and each worker's moves."""
     units, last = server.units, len(server.units) - 1
     workers = [_Worker(share, microbatch, functions) for share in shares]
     forward, backward = accesses(units)

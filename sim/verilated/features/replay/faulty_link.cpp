@@ -25,7 +25,7 @@ struct Part {
 
 struct Outcome {
     std::int64_t faults, cycles, words, controls, restarts, repeated, failed;
-    std::int64_t lost, most, measured;          // cycles without a word after a fault, without stalls
+    std::int64_t lost, most, measured;          // cycles lost after a fault without stalls: sum, maximum, count
     std::int64_t escaped, refused, invented, silent, hanging, overrun;
 };
 
@@ -93,7 +93,7 @@ private:
     std::deque<std::uint32_t> sent_controls;
     std::int64_t cycle = 0, delivered = 0, latest = 0, fault_at = 0, cut_until = 0, settles = 0;
     std::int64_t measured_from = NEVER, delivered_then = 0;
-    std::int64_t next_word = 0;               // number of delivered words at which the next fault comes
+    std::int64_t next_word = 0;               // number of delivered words at which the next fault occurs
     std::uint32_t word = 0, crc = ~0u, received_crc = ~0u, control = 0;
     int left = 0, last = 0;
     bool offering = false, first = true, control_offering = false, wrong = false;
@@ -194,7 +194,7 @@ private:
                 fault_done();
             }
             break;
-        case DOUBLE:  // present for one more cycle, in place of the next word, if any
+        case DOUBLE:  // the word stays for one more cycle, and replaces the next word, if any
             if (w.valid) {
                 forward[following()] = w;
                 fault_done();
@@ -258,7 +258,7 @@ private:
             const bool good = data == static_cast<std::uint32_t>(~received_crc);
             if (wrong) {
                 good ? ++out.silent : ++out.refused;
-                over = true;  // end the run, as a node ends its command
+                over = true;  // end the run, as a node would end its command
             }
             received_crc = ~0u;
             return;

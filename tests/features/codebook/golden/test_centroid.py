@@ -99,7 +99,7 @@ def test_errors():
     ([-1, 0, 1, 3], [0xBEFF_FFFF, 0x3F00_0001, 0x4000_0001]),
     # The midpoint is zero, of either sign: the bound is the smallest number above it.
     ([-3, -1, 1, 3], [0xBFFF_FFFF, 0x0000_0001, 0x4000_0001]),
-    # The midpoint between zero and the smallest number of either sign is not representable; one bound is -0.0.
+    # Midpoints between zero and the smallest number of either sign are not representable, so one bound is -0.0.
     (np.array([0x8000_0002, 0x8000_0001, 0, 1], np.uint32), [0x8000_0001, 0x8000_0000, 0x0000_0001]),
     # No number is between the two largest numbers, and their sum is not representable.
     (np.array([0xFF7F_FFFF, 0, 0x7F7F_FFFE, 0x7F7F_FFFF], np.uint32), [0xFEFF_FFFE, 0x7EFF_FFFF, 0x7F7F_FFFF]),

@@ -74,7 +74,7 @@ def test_equations(centroids, lanes):
 
 
 def test_fixed_point():
-    """If all sums are exact, results equal dense products with the expanded matrix and sums of weight gradients."""
+    """If all sums are exact, results equal dense products, and gradients sums of dense gradients."""
     generator = np.random.default_rng(1)
     indices = generator.integers(0, 16, (10, 64))
     table, x, rows = (generator.integers(-64, 64, shape).astype(np.float32) / 8

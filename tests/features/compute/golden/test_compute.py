@@ -107,7 +107,7 @@ class TestCentroids:
         x = matrix(memories, Place.ACTIVATIONS, 0, 3, 9, 12)
         table, bias = (matrix(memories, Place.WEIGHTS, base, 1, count, 0)[0] for base, count in ((16, 16), (0, 6)))
         words = self.instruction(memories, indices, relu=1)
-        # One instruction, and 16 multiplications per lane for two groups of outputs and eight examples.
+        # One instruction; 16 multiplications per lane for each of two output groups with eight examples.
         assert run(memories, words, END, engine=self.ENGINE) == Outcome(EventStatus.OK, (16 * 2 * 8) << 8 | 1)
         total = centroid_product.product(indices, table, x, bias)
         assert (total < 0).any()
@@ -162,7 +162,7 @@ class TestProducts:
         assert same(matrix(memories, Place.ACTIVATIONS, 64, 3, 5, 8), np.where(gate > 0, total, 0))
 
     def test_sums_of_columns(self, memories):
-        """Column sums are a product with ONES; a k of zero stands for the command's length."""
+        """Column sums are computed as a product with ONES; a k of zero stands for the command's length."""
         x = matrix(memories, Place.ACTIVATIONS, 0, 7, 5, 8)
         assert run(memories, product(m=1, k=0, initial=0, a=at(Place.ONES, 3), stride_a=1,
                                      b=at(Place.ACTIVATIONS, 0), c=at(Place.GRADIENTS, 4)), END,

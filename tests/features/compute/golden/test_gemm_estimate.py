@@ -38,9 +38,9 @@ def test_steps():
 
 
 def test_panels_left_out():
-    """The estimate, which omits repeated panels, equals the sum over all steps with few exceptions."""
+    """With repeated panels left out, the estimate equals the sum over all steps with few exceptions."""
     errors = [abs(estimate(MODEL, job) / bound(MODEL, job) - 1) for job in jobs(150, 2)]
-    # Repeated panels may take different times if loads are slower in some steps, and beats in others.
+    # Repeated panels may take different times if loads are slower in some steps, and beats in other steps.
     assert max(errors) < 0.1
     assert sum(error > 0 for error in errors) < 5
 

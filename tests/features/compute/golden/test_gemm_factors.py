@@ -23,7 +23,7 @@ def _jobs(count, most):
 
 
 def test_bound():
-    """No choice of factors takes fewer cycles than its bound."""
+    """For no choice of factors does the model take fewer cycles than the lower bound for that choice."""
     for job in _jobs(8, 24):
         candidates = list(gemm_factors.candidates(MODEL, job))
         assert candidates

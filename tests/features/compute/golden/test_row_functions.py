@@ -54,7 +54,7 @@ class TestNorm:
 
 class TestGradients:
     def test_norm_by_hand(self):
-        """With times (2, 6), middle 4 and along 2, the results are ((2 - 4) + 2) · 3 and ((6 - 4) - 2) · 3."""
+        """For times (2, 6), a mean of 4 and along = 2, results are ((2 - 4) + 2) · 3 and ((6 - 4) - 2) · 3."""
         arrays = [np.array(row, np.float32) for row in ([[1, 2]], [[-1, 1]], [[3]], [[2, 3]])]
         assert model.norm_back(*arrays, np.float32(0.5)).tolist() == [[0, 0]]
         assert model.norm_back(*arrays, np.float32(0.25)).tolist() == [[3, 9]]

@@ -203,7 +203,7 @@ def test_an_engine_without(memories, listed):
 
 #: Operand fields that are invalid for any function that uses the operand.
 WILD = {"base": (1 << 20) - 1, "place": 7, "relative": 1}
-#: Operands that each function uses in addition to the target and, if ``started``, the start.
+#: Operands of each function, other than its target and, if ``started``, its start.
 USED = {"ADD": "x", "SCALE": "x scale shift", "NORM": "x second scale shift deviation",
         "NORM_BACK": "x y second scale deviation", "SOFTMAX_BACK": "x y", "GATHER": "x y", "SCATTER": "x y",
         "CLEAR": ""}

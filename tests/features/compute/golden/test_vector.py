@@ -42,7 +42,7 @@ def test_bits_of_a_wrong_row():
 
 
 def test_padding():
-    """A padding row has zero gradient and no loss with ``sequences``, and is an error without."""
+    """With ``sequences``, a padding row has zero gradient and no loss; without, it is an error."""
     scores = np.array([[0, 1], [2, np.nan], [3, 1]], np.float32).view(np.uint32)
     labels = np.array([1, PADDING, 0])
     loss, gradient = summation.cross_entropy(scores.view(np.float32)[[0, 2]], labels[[0, 2]])

@@ -179,7 +179,7 @@ def test_mask_by_hand():
 
 
 def test_jobs_are_those_of_a_full_node():
-    """A job has the words of a full node's job, split into 16-bit halves."""
+    """A job has the same words as on a full node, split into 16-bit halves."""
     generator = np.random.default_rng(8)
     for _ in range(20):
         numbers = {name: int(generator.integers(4096)) for name in (

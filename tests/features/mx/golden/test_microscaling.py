@@ -120,7 +120,7 @@ def test_scales_rounded_up(element):
     generator = np.random.default_rng(2)
     powers = generator.integers(-110, 127, (3200, 1)) - generator.integers(0, 12, (3200, 32))
     numbers = generator.uniform(1, 2, (3200, 32)).astype(np.float32)
-    # Scales change near the format's largest number.
+    # The scale of a block changes near the format's largest number.
     edge = np.float32(largest / 2.0 ** codec.lowest)
     near = np.array([edge, np.nextafter(edge, np.float32(0)), np.nextafter(edge, np.float32(4))])
     numbers[:1600, 5] = generator.choice(near, 1600)
@@ -140,7 +140,7 @@ def test_scales_rounded_up(element):
 
 
 def test_scale_rounded_up_by_hand():
-    """The scale doubles above 6, but not for subnormal numbers or at the largest scale."""
+    """The scale doubles for numbers above 6, except for subnormal numbers and at the largest scale."""
     for number, exponent, code in ((6, 127, 7), (6.0000005, 128, 5), (7, 128, 6), (7.99, 128, 6), (8, 128, 6)):
         blocks = mx.MXFP4_E2M1_UP.quantise(bits_of([number]))
         assert (blocks.exponents.tolist(), blocks.codes[0, 0]) == ([exponent], code), number

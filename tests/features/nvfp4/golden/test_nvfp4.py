@@ -19,7 +19,7 @@ SCALED = pytest.mark.parametrize("tensor_scale", TENSOR_SCALES)
 
 
 def rounded(value, lowest, fraction_bits, largest):
-    """Round a fraction to a floating-point format with ties to even; its smallest normal number is 2 ** lowest."""
+    """Round a fraction to a format with 2 ** lowest as the smallest normal number, with ties to even."""
     power = lowest
     while 2 * Fraction(2) ** power <= value:
         power += 1
@@ -28,7 +28,7 @@ def rounded(value, lowest, fraction_bits, largest):
 
 
 def defined(numbers, tensor_scale):
-    """Scale and elements of a block of finite numbers, by definition."""
+    """Compute the scale and the elements of a block of finite numbers from the definition of the format."""
     numbers, tensor_scale = [Fraction(number) for number in numbers], Fraction(tensor_scale)
     scale = max(rounded(max(map(abs, numbers)) / 6 / tensor_scale, -6, 3, 448), Fraction(1, 512))
     return scale, [rounded(abs(number) / (scale * tensor_scale), 0, 1, 6) * (-1 if number < 0 else 1)

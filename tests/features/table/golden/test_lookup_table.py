@@ -59,7 +59,7 @@ def test_errors():
 
 @pytest.mark.parametrize(("mantissas", "ratio", "error"), [(8, 3.96, 0.054), (16, 3.51, 0.026), (32, 3.13, 0.015)])
 def test_known_ratios(mantissas, ratio, error):
-    """The formula and the sent words give the known ratios; errors are close to known errors of similar weights."""
+    """Formula and encoder give the known ratios; errors are close to known errors of similar weights."""
     weights = known_weights()
     table = LookupTable(mantissas=mantissas, centroids=True)
     words = table.encode(weights, mantissa_centroids(weights, table))
@@ -116,7 +116,7 @@ def test_exact_parts(mantissas, centroids):
 
 @pytest.mark.parametrize("mantissas", [8, 16, 32, 64, 128])
 def test_bins_are_bounded(mantissas):
-    """The error of a decoded number is at most half a bin."""
+    """The relative error of a decoded number is at most half the width of its bin."""
     elements = gaussian()
     assert relative_error(elements, LookupTable(mantissas=mantissas).decode(
         LookupTable(mantissas=mantissas).encode(elements))) <= 1 / (2 * mantissas)

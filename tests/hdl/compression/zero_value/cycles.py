@@ -21,12 +21,12 @@ class _Input:
         return self._free
 
     def repeat(self, room):
-        """Cycle when the beat in the register is processed once more."""
+        """Process the beat in the register once more, and return the cycle of this."""
         self._free = max(self._free + 1, room)
         return self._free
 
     def trace(self, room, output):
-        """Handshakes of every cycle; called after the last beat."""
+        """Return the handshakes of all cycles; to be called after the last beat."""
         self.accept(room)
         return Trace(self.feed.valid, self.feed.ready, output.offered >= 0, output.offered)
 
@@ -70,7 +70,7 @@ def trace_decoder(words, *, lanes, depth, willing, ready):
     """Trace every cycle of a decoder of whole groups, with room for ``depth`` beats and a beat being collected."""
     source, output = _Input(len(words), willing), Output(ready)
     taken = []  # per stored beat, the cycle when it leaves the memory
-    opened = -1  # cycle when the mask of the last group was consumed for its output
+    opened = -1  # cycle in which the last group's mask was consumed to output the group
     closed = 0  # cycle when the last beat of that group was loaded
     start = 0
     while start < len(words):

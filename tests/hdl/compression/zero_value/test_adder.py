@@ -74,7 +74,7 @@ def check_rate(a, b, note=""):
 @pytest.mark.parametrize("b_density", DENSITIES)
 @pytest.mark.parametrize("a_density", DENSITIES)
 def test_adder_throughput(a_density, b_density):
-    """The rate holds at any density and across consecutive groups."""
+    """The adder reaches its throughput at any density and across consecutive groups."""
     generator = np.random.default_rng([int(a_density * 100), int(b_density * 100)])
     check_rate(*(model.encode(random_elements(generator, 3200, density)) for density in (a_density, b_density)))
 
@@ -176,7 +176,7 @@ def test_adder_unequal_streams(a, b, total):
 
 @pytest.mark.parametrize("sink", STALLS)
 def test_adder_never_hangs(sink):
-    """Streams cut at any point give one well-formed sum per pair, and an error unless both streams are whole."""
+    """Streams cut at any point give one well-formed sum per pair, and an error unless both streams are complete."""
     count = 30_000
     for seed in range(5):
         generator = np.random.default_rng(seed)

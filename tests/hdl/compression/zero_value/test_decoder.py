@@ -63,7 +63,7 @@ def test_decoder_latency(lanes):
     for values in range(1, GROUP + 1):
         words = model.encode(np.arange(1, values + 1))
         _, _, when = run_decoder(lanes, [words])
-        # The first beat waits only for its own values.
+        # The first beat waits only for the values that it contains.
         first = min(values, lanes)
         assert when[0] == max(first + Decoder.latency, Decoder.latency + 1)
 
@@ -87,7 +87,7 @@ def test_decoder_short_streams(lanes):
 
 
 def _whole_beats(words, lanes):
-    """Elements of a stream, and whether it ends inside a group; zeros start at the first beat that lacks a value."""
+    """Elements of a stream, and whether it ends inside a group; zeros start at the first incomplete beat."""
     groups, at, short = [], 0, False
     while at < len(words):
         places = np.flatnonzero(int(words[at]) >> np.arange(GROUP) & 1)

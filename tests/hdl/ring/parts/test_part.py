@@ -43,7 +43,7 @@ def instruction(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_parts(name):
-    """A codec, master weights and residuals are separate parts."""
+    """The codec, master weights and residuals of a node are separate datapath parts."""
     assert [part.name for part in parts(CONFIGS[name])] == NAMES[name]
 
 
@@ -60,8 +60,8 @@ def test_ports(name):
 
 
 def test_sequences():
-    """Only a weight codec has a sequence for decoding, and therefore a path in the setup. Decoded sums have their own
-    sequence, which ends with the last sums instead of a gather."""
+    """Only nodes with a weight codec have setup fields for decoding. Decoded sums have their own sequence, which ends
+    with the last sums instead of a gather."""
     paths = {name: [field for field in setup_layout(CONFIGS[name]).members
                     if field.startswith(("encode_", "decode_", "sums_"))] for name in ("default", "mx9")}
     assert paths == {"default": ["encode_scatter"], "mx9": ["decode_gather", "sums_scatter", "sums_gather"]}

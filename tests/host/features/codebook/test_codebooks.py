@@ -35,7 +35,7 @@ def test_kmeans_is_settled():
 
 
 def test_kmeans_leaves_no_centroid_unused():
-    """With equidistant initial centroids far from all numbers, each centroid still ends up with a number."""
+    """Even if equidistant initial centroids are far from all numbers, each one finally represents a number."""
     generator = np.random.default_rng(3)
     for count in (2, 5, 16):
         for values in (np.array([0, 1e-3, 2e-3, 3e-3, 4e-3, *np.arange(1, 13) * 1e-5, 1000.0]),

@@ -90,7 +90,7 @@ class TestValues:
         generator = np.random.default_rng(3)
         corners = np.array([0, 1, 0x7F_FFFF, 0x80_0000, 0x3F80_0000, 0x7F7F_FFFF, 0x7F80_0000, 0x7F80_0001,
                             0x7FC0_0000, 0x7FFF_FFFF], np.uint32)
-        # Whole segments of corner cases, of 64 exponents, of one exponent, and of weights with some corner cases.
+        # Segments with only corner cases, with 64 exponents, with one exponent, and with a few corner cases.
         parts = [np.resize(np.concatenate([corners, corners | 0x8000_0000]), 64),
                  np.arange(40, 104, dtype=np.uint32) << 23 | generator.integers(0, 1 << 23, 64, dtype=np.uint32),
                  np.uint32(0x3F80_0000) | generator.integers(0, 1 << 23, 64, dtype=np.uint32),
@@ -136,7 +136,7 @@ class TestValues:
 class TestLoading:
     @both
     def test_codebook_memory(self, name):
-        """All nodes store the bounds, a zero word and the centroids in the memory after the masters."""
+        """All nodes store the bounds, a zero word and the centroids in the memory after the master weights."""
         with open_nodes(name, 2) as (ring, _):
             centroids = codebook(name, random(np.random.default_rng(1), 500))
             ring.memory.write_codebook(centroids)

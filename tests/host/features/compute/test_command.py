@@ -21,7 +21,7 @@ def rates():
 
 @pytest.fixture
 def run(program, monkeypatch, tmp_path, rates):
-    """Train on golden nodes with the given options; returns the node configuration, output and report."""
+    """Train on golden nodes with the given options; return the node configuration, output and report."""
     def run(*options):
         made = []
 
@@ -76,7 +76,7 @@ def test_text(run):
 
 
 def test_text_with_far_memory(run, rates):
-    """Nodes have a far memory of the requested rate; the report has the plan and the number of sequences."""
+    """Nodes have a far memory of the requested rate; the report gives the memory plan and sequence count."""
     node, out, result = run("--workload", "text", "--steps", 1, "--nodes", 2, "--batch", 4, "--activations", 6144,
                             "--far", "1/8", "--memory", "mixed")
     assert (node.queues, node.far_words, node.compute.activations, rates) == (3, 8192, 8192, [1 / 8])

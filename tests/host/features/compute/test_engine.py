@@ -34,7 +34,7 @@ def on_host(config):
 
 
 def host_task(data, config):
-    """A task with the same layers, where each layer starts at a new group of elements."""
+    """Task with the layers of ``config``; each layer starts at a new group of elements."""
     return Classifier(data, config.hidden, align=GROUP)
 
 

@@ -57,7 +57,7 @@ def train(ring, task, config):
 
 
 def contents(ring, length):
-    """Weights, masters and momenta of all nodes as bits."""
+    """Bits of the weights, master weights and momenta of all nodes."""
     vectors = [ring.memory.read_weights(length), ring.memory.read_master(length), ring.memory.read_state(length)]
     return [vector.view(np.uint32) for vector in vectors]
 
@@ -144,7 +144,7 @@ def test_words_to_a_node(task, monkeypatch):
                 assert sent[Opcode.WRITE_MEMORY] == examples * (64 + 1)
                 # The learning rate is written in every step, but the number of examples only if it changes.
                 assert sent[Opcode.WRITE_REGISTER] == 1 + loaded
-                # Four lists of sixteen words each, only for nodes with a share of a different size.
+                # Four lists of sixteen words each are loaded only if a node's number of examples has changed.
                 assert sent[Opcode.LOAD_PROGRAM] == 16 * 4 * again
                 assert not set(sent) & {Opcode.PUSH_COMMAND}
         assert 0 < loads < 3

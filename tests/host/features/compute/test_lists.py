@@ -17,7 +17,7 @@ from sim.golden.features.compute.compute import Engine
 from tests.refusals import refuses
 
 WORDS = 8192
-#: Number of centroids of the engines that run lists.
+#: Number of centroids for which the engines are built.
 CENTROIDS = 16
 
 
@@ -201,7 +201,7 @@ def test_bases_that_operands_have_no_bits_for():
 
 
 def test_numbers_of_buffers():
-    """Buffers are numbered from 1 in plan order, then the lists; numbers above 255 are replaced by 0."""
+    """Buffers are numbered from 1 in plan order, followed by the lists; numbers above 255 become 0."""
     few, many = (Activations(layers=layers_of([8] * count), examples=1, lanes=4) for count in (3, 130))
     assert [few.owner(name) for name in (*few.rooms, "lists")] == list(range(1, len(few.rooms) + 2))
     numbers = [many.owner(name) for name in (*many.rooms, "lists")]

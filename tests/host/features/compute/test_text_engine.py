@@ -87,7 +87,7 @@ class TestSteps:
         assert run.executor.training.steps[0].compute_cycles is None  # not modelled
 
     def test_together(self, text):
-        """Shares of four and three sequences run in pairs, and padding completes the last pair."""
+        """Nodes with four and three sequences process them in pairs, and padding completes the last pair."""
         ring = ring_of(2, words=2 * WORDS)
         written = written_to(ring)
         run = make_trainer(ring, CharacterModel(text), SHORT)

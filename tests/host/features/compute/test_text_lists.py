@@ -73,8 +73,8 @@ def run(memories, lists, array, count):
     (SMALL, Array(rows=2, lanes=4), (4, 6, 5), False, 2), (SMALL, ARRAY, (6, 2, 3, 6, 6, 1), True, 3),
 ], ids=str)
 def test_are_the_model(config, array, lengths, again, together):
-    """Losses and all gradients of a share match bit for bit, and nothing else is written except buffers. Sequences
-    have the same bits in groups and one by one, even in a group completed by padding."""
+    """Losses and all gradients match the model bit for bit, and nothing except buffers is written. Sequences give the
+    same bits in groups and one by one, even in a group completed by padding."""
     lists = compile_text(config, array=array, sequences=len(lengths), words=WORDS, scaled_again=again,
                          together=together)
     for seed in range(2):
@@ -127,7 +127,7 @@ def test_activations(length):
     expected = program.run(dict(zip(words, itertools.accumulate(words.values(), initial=0), strict=False)),
                            dict(zip(program.given, data, strict=True)))
     for name in lists.plan.words:
-        if not name.startswith("products"):  # products of gradients and normal rows are separate steps here
+        if not name.startswith("products"):  # here, separate steps multiply gradients by normal rows
             other = expected[{"d x 2": "d norm"}.get(name, name)]
             bits = saved[name][:other.size].reshape(other.shape)
             np.testing.assert_array_equal(bits, other.view(np.uint32), err_msg=name)
@@ -137,7 +137,7 @@ def test_activations(length):
 @pytest.mark.parametrize(("again", "together", "naive", "strict", "live"), [
     (False, 1, 21_600, 11_808, 9_312), (True, 1, 23_136, 12_352, 7_776), (False, 2, 43_104, 23_584, 18_528)])
 def test_words(again, together, naive, strict, live):
-    """Words needed by a group's buffers; with the sharing rule, these are no more than the live words."""
+    """Words for a group's buffers; with the sharing rule, at most the words that are live at the same time."""
     lists = compile_text(TEXT, array=ARRAY, sequences=4, words=WORDS, scaled_again=again, together=together)
     profiles = [program.profile(rooms_of(lists.plan), engine_of(ARRAY)) for program in lists.programs]
     assert {profile.digest for profile in profiles} == {lists.plan.digest}

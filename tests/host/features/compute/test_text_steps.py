@@ -1,4 +1,4 @@
-"""The text model as the steps of a node: buffers, memory plans, and results in planned memory."""
+"""The text model as a sequence of node operations: buffers, memory plans, and results in memory."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from host.models.text import Batch
 from host.models.transformer import Transformer, TransformerConfig
 from sim.arithmetic.functions import column_sums
 
-#: Each program's options; its words without sharing, with the strict rule and with sharing; its live words.
+#: For each program: options; words without sharing, with the strict rule and with sharing; number of live words.
 PROGRAMS = {
     "as it is": ({}, 27_024, 13_888, 9_344, 9_344),
     "normals scaled again": ({"scaled_again": True}, 28_560, 14_400, 7_808, 7_808),
@@ -22,7 +22,7 @@ SMALL = TransformerConfig(width=8, heads=4, layers=2, hidden=12, context=6, char
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_words(name):
-    """Words that one sequence needs; the search finds a plan that needs no more words than are live."""
+    """Memory words for one sequence by each method; the search needs no more words than are live."""
     options, naive, strict, shared, live = PROGRAMS[name]
     profile = text_program(**options).profile
     peaks = {method: peak(profile.lifetimes, places) for method, places in planned(profile.lifetimes).items()}

@@ -15,8 +15,8 @@ from tests.host.golden import GoldenRing
 
 
 def test_policies(text):
-    """Two plans are tested: one keeps all maps, the other moves some maps and recomputes some. A sequence gives the
-    host's loss and gradient, and takes the plan's moved words and the timeline's cycles."""
+    """A sequence gives the host's loss and gradient, with the planned moves and the timeline's cycles.
+    One of the two tested plans keeps all maps; the other moves some maps and recomputes some."""
     task, node = CharacterModel(text), node_of(text)
     task.initialize(2)
     with rings.open_nodes(1, config=node, host_port=False, timeout=TIMEOUT) as (ring, simulation):

@@ -1,4 +1,4 @@
-"""The text model on golden nodes with far memories: bits equal to the host's, and node configuration."""
+"""Text model on golden nodes with far memories: the same bits as on the host, and node configuration."""
 
 import dataclasses
 

@@ -128,7 +128,7 @@ def test_training_through_changes(name, packed, errors):
                               "smaller model, or nodes with larger memories"),
 ])
 def test_impossible(old, new, length, message):
-    """An impossible change is rejected before the devices, which have no transport here, are read."""
+    """An impossible change is rejected before the devices, which lack a transport in this test, are read."""
     plans = [Topology(2, 2).disable(*map(Part.parse, text.split())).plan(Shape.FLAT) for text in (old, new)]
     rings = [Ring([Device(None, NodeConfig()) for _ in range(2)]) for _ in plans]
     refuses(message, carry_over, *rings, Allocation(length=length), old=plans[0], new=plans[1])

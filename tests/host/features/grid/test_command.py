@@ -1,4 +1,4 @@
-"""The command `gradring train` on a grid of simulated nodes, while parts leave and join."""
+"""The command `gradring train` on a grid of simulated nodes, while parts of the grid leave and rejoin it."""
 
 import contextlib
 import shutil

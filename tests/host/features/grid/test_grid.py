@@ -114,7 +114,7 @@ def test_disabled_twice():
 
 
 def test_random_grids():
-    """Plans of all shapes with random parts disabled route words correctly or are rejected."""
+    """Rings planned on grids with disabled parts route words correctly, or the plan is rejected."""
     generator = np.random.default_rng(22)
     formed = dict.fromkeys(Shape, 0)
     refused = dict.fromkeys(Shape, 0)

@@ -39,7 +39,7 @@ class TestOwners:
             assert np.array_equal(owned[node], blocks[(rank + 1) % 3])
 
     def test_grid(self):
-        """Rows partition the groups among their nodes, and columns partition each resulting part further."""
+        """Groups are partitioned among a row's nodes, and each part is partitioned again among a column's nodes."""
         owned = owners(plan_of(2, 3, shape=Shape.GRID), 32 * 13 + 5)
         for node, index in owned.items():
             row, column = divmod(node, 3)
@@ -49,7 +49,7 @@ class TestOwners:
             assert index.tolist() == expected
 
     def test_grid_of_the_golden_model(self):
-        """Owners match the golden update in two dimensions, even if a row and a column are bypassed."""
+        """Nodes own the same elements as in the golden 2-D update, even if a row and a column are bypassed."""
         for rows, columns, disabled in ((2, 4, ""), (3, 2, ""), (4, 4, "card2 node1 node5 node13")):
             plan = plan_of(rows, columns, disabled, Shape.GRID)
             left = sorted({node // columns for node in plan.active}), sorted({node % columns for node in plan.active})
@@ -105,7 +105,7 @@ class TestHandOver:
         assert golden.floats(rounded).tolist() == [1.0]  # it would be 1 + 2**-22 if the small rows were added first
 
     def test_in_two_dimensions(self):
-        """The heir is in the same row, or in the same column if a card leaves; else it is the lowest node left."""
+        """An heir is in the same row; if a card leaves, in the same column; else it is the lowest node left."""
         rows = {node: golden.bits([2.0**node]) for node in range(9)}
         old = plan_of(3, 3, shape=Shape.GRID)
         heirs = hand_over(rows, old, plan_of(3, 3, "node1 node4 node7", Shape.GRID)).heirs
@@ -132,7 +132,7 @@ class TestHandOver:
         assert result.dropped == 1
 
     def test_nothing_lost(self):
-        """If sums are exact, no change affects the sum over all nodes, and input rows are not modified."""
+        """If sums are exact, a hand-over preserves the sum of all nodes; its input rows are not modified."""
         generator = np.random.default_rng(8)
         for _ in range(200):
             rows, columns = (int(generator.integers(1, 5)) for _ in range(2))

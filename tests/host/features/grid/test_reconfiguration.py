@@ -65,7 +65,7 @@ def unringed(requests):
 
 
 def test_random_courses():
-    """Random requests that each have an effect are rejected or give rings of all enabled nodes."""
+    """Each effective random request is rejected, or gives rings that contain all enabled nodes."""
     generator = np.random.default_rng(7)
     refused = 0
     for _ in range(60):

@@ -150,7 +150,7 @@ def test_repeated_step(few, update):
 
 
 def test_divergence(few):
-    """If a node's state differs from the golden model, the next change detects it."""
+    """If a node's state differs from the golden model, the next change of rings detects this."""
     rings = Rings(Grid(2, 3), reconfiguration_plan("-node4@2"))
     run = make_trainer(rings, Classifier(few, ()), CONFIG)
     run.begin()

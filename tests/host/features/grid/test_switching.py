@@ -30,7 +30,7 @@ def plan_of(grid, disabled, shape):
 
 
 def opened(grid, plan):
-    """Switch to a plan; returns the driver of its rings, and its nodes in the order of the vector's rows."""
+    """Switch to a plan; return the driver of its rings, and the nodes in the order of a vector's rows."""
     grid.switch(plan)
     if plan.shape is Shape.FLAT:
         return grid.ring(plan), plan.order
@@ -48,7 +48,7 @@ def words_by_link(simulation):
 
 
 def used_links(grid, plan):
-    """For each link, whether the port at its start sends."""
+    """For each link, whether the port that drives it is in use."""
     return np.array([plan.settings[node].outputs[port] != 0 for node, port in grid.grid.links])
 
 
@@ -92,7 +92,7 @@ def test_rows_and_columns():
 
 
 class Model:
-    """Golden model of the active nodes, without residuals and masters."""
+    """Golden model of updates on the active nodes, without residuals and master weights."""
 
     def __init__(self, weights, planes):
         self.weights = golden.bits(weights)
@@ -166,8 +166,8 @@ REPAIRS = ("LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
 
 
 def mended_run(faults, *, latency=16):
-    """Train through four changes on links that repeat words. Returns the weights, masters and state after each step,
-    the cycles of each step, and the number of repairs."""
+    """Train through four changes on links that repeat words. Return weights, master weights and state after each
+    step, the cycles of each step, and the number of repairs."""
     generator = np.random.default_rng(4)
     length = 700
     bits, cycles = [], []
@@ -308,7 +308,7 @@ def test_round_a_slow_link():
             outputs = [source for setting in plan.settings for source in setting.outputs]
             assert sum(source is Source.ENGINE for source in outputs) == 8
             assert sum(source is Source.OFF for source in outputs) == 8
-            if number % 5 == 0:  # for no link and for three of the sixteen
+            if number % 5 == 0:  # without a slow link, and with each of three of the sixteen links slow
                 if link is not None:
                     simulation.links[number - 1].set_rate(1, 8)
                 grid.switch(plan)
@@ -326,7 +326,7 @@ def test_round_a_slow_link():
                     simulation.links[number - 1].set_rate(1, 1)
         assert len(cycles) == 4
         assert max(cycles.values()) <= 1.01 * cycles[None]
-        # For comparison, a ring that uses the slow link.
+        # For comparison, run a ring that uses the slow link.
         slow = next((node, port) for node, port in grid.grid.links
                     if whole.settings[node].outputs[port] is Source.ENGINE)
         simulation.links[list(grid.grid.links).index(slow)].set_rate(1, 2)

@@ -21,7 +21,7 @@ def check(links, nodes, trail):
     (2, 3, 1), (3, 2, 1), (2, 5, 1), (3, 4, 1), (4, 3, 1), (3, 5, 1), (5, 3, 1), (4, 5, 1),
 ])
 def test_whole_grids(rows, columns, bypasses):
-    """There are trails through all nodes; in some grids, every trail visits one node twice."""
+    """Every grid has a closed trail through all nodes; in some grids, it must visit one node twice."""
     grid = Topology(rows, columns)
     trail = closed_trail(grid.links, range(grid.nodes))
     check(grid.links, range(grid.nodes), trail)
@@ -53,7 +53,7 @@ def shortest(links, nodes):
 
 
 def test_random_networks():
-    """The trails found in networks of up to six nodes are shortest, and some networks have none."""
+    """Trails found in networks of up to six nodes are as short as possible; some networks have none."""
     generator = np.random.default_rng(5)
     none = 0
     for number in range(200):

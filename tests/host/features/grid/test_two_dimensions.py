@@ -1,4 +1,4 @@
-"""Updates in two dimensions on Verilated grids: golden model, codecs, and other shapes."""
+"""Two-dimensional updates on Verilated grids match the golden model, also with codecs."""
 
 import numpy as np
 import pytest

@@ -5,7 +5,7 @@ from tests.host.golden import GoldenRing
 
 
 def configuration(*, gradient=1024, weight=2048, sparsify=True):
-    """Configuration with all operations, and room for errors and for digits without a hidden layer."""
+    """Configuration with all operations, and room for errors and a digits model without hidden layers."""
     return Int16Config(memories=Int16Memories(gradient=gradient, weight=weight), sparsify=sparsify)
 
 

@@ -16,7 +16,7 @@ def random_region(generator, *, alternating):
 
 
 def random_program(generator):
-    """A program with one to three queues; in a third of the programs, some regions alternate."""
+    """A program with one to three queues; in a third of them, some regions alternate between passes."""
     queues = int(generator.integers(1, 4))
     program = Program(queues=queues)
     alternating = generator.random() < 1 / 3

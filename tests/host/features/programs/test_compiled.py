@@ -21,7 +21,7 @@ def pair(nodes=3):
 
 
 def test_fields():
-    """A wait names one unit for all ranks or one per rank; on that unit, it is for the other queue."""
+    """A remote wait names one rank for all nodes or one per node, and is for the other queue there."""
     program, backward, latch = pair()
     program.wait(latch, backward, unit=2, lag=1)
     compiled = program.compile()
@@ -145,7 +145,7 @@ def test_time():
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_circles(seed):
-    """The check agrees with golden nodes: programs end in every order, or contain a cycle of waits."""
+    """The check agrees with golden nodes: a program either ends in every order, or has a cycle of waits."""
     generator = np.random.default_rng(seed)
     nodes = int(generator.integers(2, 5))
     program = Program(nodes=nodes)

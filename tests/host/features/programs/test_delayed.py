@@ -53,7 +53,7 @@ def train(ring, task, overlap, **options):
 
 
 def contents(ring, length):
-    """Masters and momenta as bits; weights are determined by the masters."""
+    """Master weights and momenta as bits; the weights follow from the master weights."""
     return [vector.view(np.uint32) for vector in (ring.memory.read_master(length), ring.memory.read_state(length))]
 
 
@@ -76,7 +76,7 @@ def test_behind(task):
             same = all(map(np.array_equal, contents(ring, length), bits))
             assert same == (losses == [step.loss for step in expected.steps])
             assert same == (behind == 0)
-            # One call for each step and each measurement.
+            # The callback is called once for each step and for each measurement.
             assert said == [1, 2, 3, 4, 4, 5, 6, 7, 7]
             assert training.measured == [4, 7]
             cycles[behind] = sum(step.cycles for step in training.steps)
@@ -143,7 +143,7 @@ def test_repeated(task, monkeypatch):
 
 @pytest.mark.parametrize(("steps", "name"), [(1, "weights"), (2, "weights of the second copy")])
 def test_divergence(task, steps, name):
-    """If the copy that the next pass does not write has a wrong bit, the error names the node and the element."""
+    """If the copy of weights that the next pass keeps has a wrong bit, the error names node and element."""
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
         run = run_of(ring, task, "delayed:2", every=1)
         run.begin()

@@ -85,8 +85,8 @@ def check_order(training, schedule, task):
 
 
 def test_same_bits(task):
-    """Weights, masters and momenta after a run are the same with every schedule and without one, and equal the golden
-    model after every step. Each program is loaded only once."""
+    """Weights, master weights and momenta after a run are the same with every schedule and without one, and equal the
+    golden model after every step. Each program is loaded only once."""
     length = task.parameters.size
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
         expected = train(ring, task, None)

@@ -72,7 +72,7 @@ class TestDerived:
         assert list(program.compile().waits()) == [(0, 1, Wait(2, 1)), (3, 0, Wait(2, 0))]
 
     def test_what_follows_from_another_queue(self):
-        """If the third queue waits for the second, it gets no wait for commands the second already waits for."""
+        """If queue 2 waits for queue 1, it gets no wait of its own for commands that queue 1 waits for."""
         program = Program(queues=3)
         region, other = Region("g", 0, 32), Region("h", 0, 32)
         program.add("a", operation="COMPUTE", queue=0, writes=[region])
@@ -160,8 +160,8 @@ class TestRandom:
             assert late(compiled, spans) == [], f"seed {seed}"
 
     def test_every_wait_is_needed(self, seed):
-        """If any single wait is removed, there is a race, and the checker's example is real: the second command
-        starts too early if the first one takes long."""
+        """If any single wait is removed, the checker reports a race, and its example really occurs: the second
+        command starts too early if the first command takes long."""
         generator = np.random.default_rng((seed, 2))
         removed = 0
         for _ in range(COUNT):
@@ -214,7 +214,7 @@ class TestCompiled:
         assert compiled.queues[2][0].fields(1)["state_base"] == 32
 
     def test_passes(self):
-        """If a queue does not wait but other queues wait for it, its 15-bit command count limits the passes."""
+        """If other queues wait for a queue that never waits, its 15-bit command count limits the passes."""
         assert pair()[0].compile().max_passes is None
         loose = Program()
         first = loose.add("a", operation="COMPUTE", queue=0)

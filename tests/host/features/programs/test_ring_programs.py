@@ -127,7 +127,7 @@ def test_loads_of_what_has_changed():
 
 
 def test_a_dependency_that_is_missing_is_seen():
-    """Without ``after``, the ring sums gradients before they are written, and the event reports NaNs."""
+    """If ``after`` is missing, the ring sums gradients before they are written; its event reports NaNs."""
     with open_nodes() as (ring, _):
         stage(ring, np.random.default_rng(2))
         ring.programs.load([layers(rank, ordered=False) for rank in range(2)])

@@ -95,7 +95,7 @@ def test_same_bits(name, nodes, steps, optimizer, schedules):
 @pytest.mark.parametrize(("name", "nodes", "kinds"), [
     ("narrow", 3, (Kind.NONE, Kind.LAYERS)), ("mx9", 3, (Kind.STRICT, Kind.LAYERS))])
 def test_sent_command_by_command(name, nodes, kinds):
-    """A program has the same bits on nodes with one queue, or if its commands are sent one by one to nodes with two.
+    """A program gives the same bits on nodes with one queue, and if its commands are sent one by one to two queues.
     Each command takes the same cycles as in the driver's own operations. With links that repeat words, cycles depend
     on when it starts: credits are sent in messages of 30 cycles, and count only once complete."""
     config = rings.CONFIGS[name]
@@ -126,7 +126,7 @@ def test_sent_command_by_command(name, nodes, kinds):
 
 
 def queued(ring, kind, program):
-    """Cycles of the same commands when the driver's own operations queue them one after another."""
+    """Cycles of the program's commands when the driver's own operations queue them one after another."""
     ranks, queues, pending = range(ring.nodes), ring.devices[0].config.queues, []
     for task in program.tasks:
         base, length = (task.fields.get(name) for name in ("gradient_base", "length"))
@@ -167,8 +167,8 @@ def race(durations):
 
 
 def test_a_race_has_two_results():
-    """If a command takes longer, the sums of a program that the check rejects change, but not the sums of a program
-    with all waits."""
+    """If a command takes longer, the sums change for a program that the check rejects, but not for a program with all
+    waits."""
     with rings.open_nodes(2, config=rings.CONFIGS["centroid"], host_port=False) as (ring, _):
         gradients = rings.random(np.random.default_rng(5), (2, 128))
         results = {}
@@ -183,7 +183,7 @@ def test_a_race_has_two_results():
         total = gradients.sum(axis=0)
         for name, cycles in (("ordered", 50), ("ordered", 3000), ("racy", 50)):
             assert (results[name, cycles] == total).all(), (name, cycles)
-        # The late COMPUTE overwrites the sum of the old gradients.
+        # The COMPUTE that is delayed by 3,000 cycles overwrites the sum of the old gradients.
         assert (results["racy", 3000][:, :64] == total[:64]).all()
         assert (results["racy", 3000][:, 96:] == gradients[:, 96:]).all()
 
@@ -225,7 +225,7 @@ def test_bad_programs():
             assert [device.read_fields("PROGRAM_STATUS")["running"] for device in ring.devices] == [0] * nodes
             train(ring, weights, steps, optimizer, Schedule(Kind.LAYERS))
             compare_state(ring, reference, message)
-        # A QUIESCE added at the beginning of each queue changes nothing.
+        # A QUIESCE added at the beginning of each queue does not change the results.
         quiet = [[[dataclasses.replace(queue[0], operation=Operation.QUIESCE, tag=100, after_0=0), *queue]
                   for queue in good.commands(rank, nodes)] for rank in range(nodes)]
         ring.collectives.distribute(weights)

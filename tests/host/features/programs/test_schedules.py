@@ -110,7 +110,7 @@ class TestPrograms:
     @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8])
     def test_compute(self, schedule, nodes):
-        """Forward passes run from the first layer to the last, backward in reverse; each element is updated once."""
+        """Layers run forward from first to last and backward in reverse order; each element is updated once."""
         compiled = program(schedule, nodes=nodes)
         assert [command.task.name for command in compiled.queues[Queue.COMPUTE]] == [
             *(f"forward {number}" for number in range(1, 11)), *(f"backward {number}" for number in range(10, 0, -1))]
@@ -147,7 +147,7 @@ class TestPrograms:
         that; each backward waits until the gradients of the previous pass are summed."""
         compiled = stale(2)
         waits = {item.task.name: item.waits[0] for queue in compiled.queues for item in queue if item.waits[0].after}
-        # Update 3 of the previous pass is the ninth command after the latch, and backward 10 needs no other wait.
+        # Forward 3 waits for update 3 of the previous pass, the ninth command after LATCH; backward 10 need not wait.
         assert waits["forward 3"] == (9, 1)
         assert "forward 1" not in waits
         assert "forward 2" not in waits
@@ -180,7 +180,7 @@ class TestPrograms:
             CompiledProgram(tuple(tasks), 2, waits).check()
 
     def test_turns_and_state(self):
-        """Commands have the block offset of their first group; their state follows that of earlier groups."""
+        """Each command has the block offset of its first group; its state follows that of earlier groups."""
         compiled = program(Schedule(Kind.CHUNKS, 3), nodes=3)
         for command in compiled.queues[Queue.COMMUNICATE][1:]:
             first = command.fields(0)["gradient_base"] // 32

@@ -141,7 +141,7 @@ def run(run):
 
 @pytest.fixture
 def few(monkeypatch):
-    """A few candidates: all for the skewed network, and IAQ with 8 and 4 bits for the trained network."""
+    """Try only all candidates of the skewed network, and IAQ with 8 and 4 bits of the trained network."""
     every = candidates(2)
     chosen = [item for item in every if item.network == "skewed" or (item.config.rounding.value == "nearest" and
                                                                      item.label == "iaq-min")]
@@ -211,7 +211,7 @@ class TestCommand:
         result = json.loads((tmp_path / "new" / "report.json").read_text())
         assert len(result["rows"]) == len(few)
         assert result["accuracy_float"] > 0.96
-        # 74 outputs of four beats with 16 products in each beat, plus the start-up cycles.
+        # 74 outputs of four beats each, with 16 products per beat, plus the cycles until the first beat.
         assert all(row["cycles"] is None or 296 < row["cycles"] < 320 for row in result["rows"])
         assert {"kind": "quantization"} in result["configuration"]["features"]
         assert set(result["stage_seconds"]) >= {"quantize"}

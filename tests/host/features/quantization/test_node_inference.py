@@ -168,7 +168,7 @@ def test_no_sample(ring):
 
 
 def test_nearly_all_cycles_multiply(ring):
-    """Two layers of 64 x 64 multiply in at least 0.98 of a node's cycles."""
+    """For two layers of 64 x 64, a node multiplies in at least 98 % of its cycles."""
     layers = [layer(64, 64, 6, bits=4), layer(64, 64, 7, bits=4, last=True)]
     compiled = program(layers, lanes=4, **WORDS)
     x = inputs(2 * compiled.samples)

@@ -16,7 +16,7 @@ class TestKnownAnswers:
         (8, Scheme.IAQ_MAX, Rounding.NEAREST, 191, [255, 213, 191, 181, 149, 0], [-64, -22, 0, 10, 42, 191]),
         (4, Scheme.IAQ_MIN, Rounding.NEAREST, -4, [0, 2, 4, 4, 6, 15], [-4, -2, 0, 0, 2, 11]),
         (4, Scheme.IAQ_MAX, Rounding.NEAREST, 11, [15, 12, 11, 11, 9, 0], [-4, -1, 0, 0, 2, 11]),
-        # Wmin / S is -63.75 and -3.75, Wmax / S 191.25 and 11.25; quotients of the codes also have fractions.
+        # Wmin / S is -63.75 (8 bits) or -3.75 (4 bits), Wmax / S 191.25 or 11.25; code quotients are also fractional.
         (8, Scheme.IAQ_MIN, Rounding.TRUNCATE, -63, [0, 42, 63, 74, 106, 255], [-63, -21, 0, 11, 43, 192]),
         (8, Scheme.IAQ_MAX, Rounding.TRUNCATE, 191, [255, 212, 191, 180, 148, 0], [-64, -21, 0, 11, 43, 191]),
         (4, Scheme.IAQ_MIN, Rounding.TRUNCATE, -3, [0, 2, 3, 4, 6, 15], [-3, -1, 0, 1, 3, 12]),
@@ -66,7 +66,7 @@ class TestEdges:
         weights = sign * np.random.default_rng(1).uniform(0.1, 0.9, (4, 50))
         made = quantize_weights(weights, bits=bits, scheme=scheme, extrema=extrema, rounding=rounding)
         assert made.error(weights) < 1
-        # All codes are used for weights with this sign.
+        # The codes of weights with a single sign use the full range.
         assert np.abs(made.adjusted).max() == 2**bits - 1
         assert (sign * made.adjusted >= 0).all()
 
@@ -158,7 +158,7 @@ class TestError:
 
     @pytest.mark.parametrize("rounding", Rounding)
     def test_variants_differ_by_one_step_at_most(self, rounding):
-        """Variants are equal if quotients are rounded to nearest, except if there is a tie as in W above."""
+        """Variants are equal if quotients are rounded to nearest, except for ties such as the one in W above."""
         generator = np.random.default_rng(6)
         differ = 0
         for bits in BITS * 100:

@@ -140,7 +140,7 @@ def closing(factor=0.5, *, quorum=3, ages=15, deadline=0):
 
 @pytest.mark.parametrize(("factor", "mean"), [(1.0, 4.25), (0.5, np.float32(13 / 3.5)), (0.0, 3.0)])
 def test_known_answers(factor, mean):
-    """Three of four nodes send 1, 2 and 3 on time (mean 2). The fourth's 8 is added to 3, 3 and 3 an update later."""
+    """Three of four nodes send 1, 2, 3 on time (mean 2). The fourth node's 8 is added to 3, 3, 3 an update later."""
     values = {0: (1, 2, 3, 8), 1: (3, 3, 3, 99), 2: (0, 0, 0, 99)}
     training = train((FAST, FAST, FAST, FAST + 2000), closing(factor, ages=1), 2, learning_rate=1.0,
                      gradient=lambda rank, number: np.full(LENGTH, values[number][rank], np.float32))

@@ -38,7 +38,7 @@ def start(ring, generator):
 
 
 def outcome(*, rate, nodes=3, threads=1, quantum=16):
-    """Run five updates; returns their cycles, the sums of repairs, and the faults of each link."""
+    """Run five updates; return the cycles of each, the totals of repair counters, and each link's faults."""
     generator = np.random.default_rng(3)
     with rings.open_nodes(nodes, config=CONFIG, threads=threads, host_port=False) as (ring, simulation):
         simulation.set_quantum(quantum)
@@ -88,7 +88,7 @@ def test_cuts(nodes):
 
 
 def test_a_link_that_is_cut_from_the_beginning():
-    """A link is named even if it has never delivered a word."""
+    """The error names the link that was cut, even if this link has never delivered a word."""
     with rings.open_nodes(3, config=CONFIG, timeout=1500) as (ring, simulation):
         simulation.links[1].cut()
         ring.recover()

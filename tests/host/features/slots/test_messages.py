@@ -128,7 +128,7 @@ class Memories(FarNodes):
 
 
 def test_window():
-    """No more than a window of messages is in flight, and only one request per node at a time."""
+    """At most a window's number of messages is in flight, and at most one request for each node."""
     far = FarNodes()
     far.silent = {1, 2}
     hub = MessageHub(far, nodes=3)

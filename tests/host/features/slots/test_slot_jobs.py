@@ -84,7 +84,7 @@ def test_places(jobs, nodes):
 
 
 def test_units():
-    """The only slot units in nodes of two jobs are the ones that forward control words of rooms and the clock."""
+    """The only slot units in nodes with two jobs forward control words: for rooms, and for the clock."""
     assert [unit.name for unit in units(CONFIG)] == ["rooms", "clock"]
 
 

@@ -91,7 +91,7 @@ def test_pairs():
 
 
 def await_packet(simulation, link):
-    """Run until a link carries words of a packet (of 38 words), and return the number of the next word but one."""
+    """Run until a link carries words of a packet (of 38 words); return the number of the word after next."""
     carried = link.status().words_carried
     for _ in range(5000):
         simulation.run(18)

@@ -1,4 +1,4 @@
-"""Sets of layer streaming, as the trainer runs them, and small examples."""
+"""Helpers that run sets of layer streaming as the trainer does, and small examples for them."""
 
 import numpy as np
 

@@ -1,6 +1,6 @@
-"""Commands of a set on golden streaming nodes: host/features/streaming/lists.py and
-sim/golden/features/streaming/streaming_nodes.py.
-"""
+"""Tests of the commands that stream a set, on golden nodes.
+
+Covers host/features/streaming/lists.py and sim/golden/features/streaming/streaming_nodes.py."""
 
 import dataclasses
 
@@ -38,7 +38,7 @@ def server(plan, seed=0):
 
 
 class Bench:
-    """Golden nodes, together with the model of sets."""
+    """Golden nodes, together with the golden model of gradient sets."""
 
     def __init__(self, widths, *, workers, count, microbatch, lengths=None, recompute=True, formats=(), **changes):
         plan = make_streaming_plan(widths, worker=worker(**changes), count=count, microbatch=microbatch)
@@ -57,7 +57,7 @@ class Bench:
         self.nodes.activations[:, self.plan.lists:self.plan.lists + len(self.lists.words)] = self.lists.words
 
     def set(self, number):
-        """Run a set on the nodes and in the model; returns whether weights, state and losses are equal."""
+        """Run a set on the nodes and in the model; return whether weights, state and losses are equal."""
         generator, plan, shares = np.random.default_rng(number), self.plan, []
         width = plan.widths[0]
         for rank, row in enumerate(self.lengths):

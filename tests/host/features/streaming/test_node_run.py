@@ -73,7 +73,7 @@ def test_four_layers(data):
             events = collections.defaultdict(list)
             for event in times.run.events:
                 events[event.kind, event.unit].append(event)
-            for unit in (1, 2):  # an inner layer's backward overlaps PUSH of the layer above and FETCH below
+            for unit in (1, 2):  # backward of a layer overlaps PUSH of the layer above and FETCH of the layer below
                 backward = events["backward", unit]
                 for inside in (events["push", unit + 1][0], events["fetch", unit - 1][-1]):
                     assert backward[0].start - 10 <= inside.start < inside.end < backward[-1].end
@@ -147,7 +147,7 @@ def test_formats_and_counts(data):
 
 
 def test_underflow(data):
-    """The rule uses counts from the server itself, and changes layers from mx4 to mx6 as on golden nodes."""
+    """The rule Underflow uses the server's own counts, and changes layers from mx4 to mx6 as on golden nodes."""
     with open_streaming(host_port=False) as (ring, _):
         options = {"optimizer": SGD(0.05, momentum=0.9)}
         run, model = (kind(*arguments, some(data, 100), formatted(("mx4", "mx4")), **options,
@@ -173,8 +173,8 @@ def fetches(ring, *, formats, length=300, entry=0, root=2, collective=1):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_fetch(seed):
-    """BROADCASTs of any numbers in any formats, one after another, match the bits and counts of the golden codecs. An
-    entry that does not exist is not counted, and all other entries are unchanged."""
+    """BROADCASTs of any numbers in any formats, one after another, match the bits and counts of the golden codecs. A
+    BROADCAST with a nonexistent entry is not counted, and unused entries are unchanged."""
     generator = np.random.default_rng(seed)
     with open_streaming(host_port=False) as (ring, simulation):
         *workers, server = ring.devices

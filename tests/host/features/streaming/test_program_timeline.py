@@ -13,13 +13,13 @@ from sim.golden.features.streaming.streaming import Unit
 
 #: Moving a microbatch of 64 elements takes 37 cycles in and 23 out; moving one of 32 elements, 29 and 15.
 FAST = Far(rate=Fraction(4), latency=16)
-#: Gaps between commands take no time, and neither do waits.
+#: Commands follow each other without gaps, and start without a delay when their waits end.
 AT_ONCE = {"gap": 0, "delay": 0}
 
 
 @functools.cache
 def planned(widths, count, microbatch=4, window=4160):
-    """Units and program of a set; its lists have addresses, but their words are not compiled."""
+    """Return a set's units and program; its lists have addresses, but their words are not compiled."""
     worker = Worker(weight_words=2 * window, gradient_words=2 * window, activation_words=8192, far_words=1 << 17)
     plan = make_streaming_plan(widths, worker=worker, count=count, microbatch=microbatch)
     lists = StreamingLists(plan=plan, words=np.zeros(0, np.uint32), places=dict.fromkeys(plan.keys, 0), base=0)
@@ -78,7 +78,7 @@ def test_moves_and_microbatches(count, far, end, stalled):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_timelines_are_the_same_without_moves(seed):
-    """Without moves, transfers and executions equal the layer timeline, for any layers, parts and costs."""
+    """If moves are left out, a program matches the layer timeline for any layers, parts and costs."""
     generator = np.random.default_rng(seed)
     layers, count = int(generator.integers(1, 6)), int(generator.integers(1, 4))
     units, program = planned((16,) * layers + (8,), count, window=160 if seed % 2 else 4160)
@@ -95,8 +95,8 @@ def test_timelines_are_the_same_without_moves(seed):
     (4, 1, 1, 24.4), (8, 1, 1, 26.4), (16, 1, 1, 27.2), (4, 1, 4, 17.3), (8, 1, 4, 23.4), (16, 1, 4, 25.7),
     (4, 2, 1, 0.1), (4, 3, 4, 0.1)])
 def test_measured_stalls(layers, count, rate, stall):
-    """Stalls match simulated rings of 4 workers with momentum and microbatches of 8. Executions have measured
-    durations, and take longer if gradients continue from an earlier microbatch."""
+    """Modelled stalls match simulated rings of 4 workers with momentum and microbatches of 8. Executions have
+    measured durations, which are longer if they add to the gradients of an earlier microbatch."""
     units, program = planned((64,) * layers + (10,), count, microbatch=8)
     backward = 7001 + round(1100 * (count - 1) / count)
     executions = [(2273, backward - 2260), *[(2273, backward)] * (layers - 2), (1878, 3202)]

@@ -39,7 +39,7 @@ def shared():
 
 @pytest.fixture
 def node(shared):
-    """Device of the privileged host, devices of both tenants, and the host; tenant 1 is active."""
+    """Yield the privileged host's device, both tenants' devices, and the host; tenant 1 is active."""
     device, host = shared
     host.grant(1, MINE)
     host.grant(2, OTHER)
@@ -118,7 +118,7 @@ def test_guard_ends_a_command(node):
     device, own, _, _ = node
     device.write_memory(Space.WEIGHT, 0, np.full(2048, 0xFFFFFFFF, np.uint32))
     own.write_memory(Space.WEIGHT, 0, np.zeros(512, np.uint32))
-    # One INFER layer of 8 outputs and inputs, with results for address 1,024 of the gradient memory.
+    # One INFER layer of 8 outputs and 8 inputs that writes its results to address 1,024 of the gradient memory.
     layer = np.array([8 << 16 | 1 << 4 | 1 << 5, 8, 64, 0, 32, 1024, 0, 0], np.uint32)
     own.write_memory(Space.WEIGHT, 0, layer)
     before = device.read_memory(Space.GRADIENT, 0, 2048)

@@ -20,7 +20,7 @@ def measured(config, nodes, rows, **options):
 
 class TestRing:
     def test_without_codecs(self):
-        """Bounds match their closed forms, and there is a row of every kind."""
+        """Bounds match their closed forms, and there is a row for every collective and kind of data."""
         length, nodes = 2048, 2
         rows = measured(NodeConfig(), nodes, bench.ring_rows, length=length)
         dense, sparse, apart = (f"N=2, K={length}, {kind}" for kind in ("dense", "sparse 10%", "sparse apart 10%"))
@@ -68,7 +68,7 @@ class TestRing:
         assert row["ratio"] == pytest.approx(ratio)
 
     def test_codebook(self):
-        """A codebook is loaded before the measurement, so the words match the model."""
+        """A codebook is loaded before the measurement, so that the number of words matches the model."""
         length, nodes = 1024, 4
         with rings.open_nodes(nodes, config=rings.CONFIGS["table"]) as (ring, _):
             rows = {row["name"]: row for row in bench.ring_rows(ring, length=length)}

@@ -1,4 +1,4 @@
-"""Training tables of centroids on golden models; ``gradring lab centroids`` uses complete rings."""
+"""Training of centroid tables on golden models; ``gradring lab centroids`` uses complete rings."""
 
 import dataclasses
 import json
@@ -43,7 +43,7 @@ def test_nodes_that_compute(data):
     host = compare(GoldenRing(4), data, *(dataclasses.replace(config, compute=HOST) for config in configs))
     assert (row.dense, row.clustered, row.trained) == (host.dense, host.clustered, host.trained)
     assert host.multiplications == 0
-    # Ten outputs cost the same as twelve, and shares of 29 or 30 examples cost the same as shares of 32.
+    # Ten outputs cost the same as twelve, and 29 or 30 examples on a node cost the same as 32.
     least = 16 * (2 * (64 + 12) + 64) / (2 * (64 + 10) + 64)
     assert least * 32 / 30 < row.multiplications < least * 32 / 29
 
@@ -70,7 +70,7 @@ def test_options(run, options, message):
 
 
 def test_goes_on(tmp_path, run):
-    """Rows of an earlier run with the same options are reused."""
+    """The lab reuses rows of an earlier run with the same options."""
     rows = [Row(seed=seed, dense=0.97, clustered=0.96, trained=0.97 - seed / 1000, dense_words=1, table_words=1,
                 steps=1, cycles=1, multiplications=16) for seed in range(2)]
     kept = {"nodes": 4, "centroids": 16, "epochs": 5, "learning_rate": RATE, "compute": NODE,

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Cycles of overlapping passes: rows for a small network, and the table of these rows."""
+"""Cycles of overlapping passes: the lab's rows for a small network, and its table."""
 
 from host.cycles.estimate import Costs
 from host.features.programs.schedules import Kind, Schedule

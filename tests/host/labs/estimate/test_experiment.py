@@ -20,7 +20,7 @@ CASES = [Case(length=256, overlapped=overlapped, examples=4) for overlapped in (
 
 @pytest.fixture(autouse=True)
 def one_library(monkeypatch):
-    """Make all machines use nodes from a single library."""
+    """Make all machines of the estimate lab use nodes from a single library."""
     monkeypatch.setattr("host.labs.estimate.machine.built", lambda chosen, announce=None: library(chosen.node))
 
 
@@ -39,7 +39,7 @@ def durations(step):
 
 
 def test_targets(tmp_path):
-    """Two estimates: a target with a slower, longer link on fast nodes, and fast nodes on that target."""
+    """Estimates of a slow, long link from fast nodes, and of fast nodes from nodes with a slow link."""
     stages = []
     with opened(FAST) as machine:
         rows = compare(Bench(machine), SLOW, CASES, announce=stages.append)
@@ -85,7 +85,7 @@ def test_order_of_rows():
 
 
 def test_ratios():
-    """With such short segments, nodes have gaps between packets that cannot be described by a rate."""
+    """With segments as short as here, nodes have gaps between packets that no rate can describe."""
     with opened(FAST) as machine:
         row, = ratios(Bench(machine), [Case(length=256, overlapped=False)], [(8, 12)])
     assert (row.target, row.alpha) == ("8 to 12 MACs", float(Fraction(8, 12)))

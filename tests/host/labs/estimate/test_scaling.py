@@ -33,7 +33,7 @@ def test_exact(alpha):
 
 
 def test_alpha_above_one():
-    """If a target is slower in all rates, alpha is above one, and the target is run as a faster machine."""
+    """If the target is slower in all rates, alpha is above one: the run emulates a faster machine."""
     result = throttled(rates(4, 1, 4), rates(2, Fraction(1, 4), 2))
     assert result.alpha == 2
     assert result.registers() == {"compute": 0, "link": 1 << 15, "memory": 0}
@@ -53,7 +53,7 @@ def test_refused(execution, target, message):
 
 
 def test_least_rate():
-    """If the rate of the second run would be too low, this is reported before the first run."""
+    """If a rate would be too low for the slower second run, this is reported before the first run."""
     throttle = Throttled(Fraction(1), {"link": Fraction(1, 1 << 16)})
     assert throttle.registers() == {"link": 1}
     with pytest.raises(ValueError, match=r"^Throttle of link must be at least 1 of 65,536 cycles, not 0.5: "):

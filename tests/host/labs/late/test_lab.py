@@ -14,7 +14,7 @@ SMALL = LateConfig(hidden=(8,), batch=4, cycles=200_000, macs=1, skew=0.9, seed=
 
 
 def test_ways(data):
-    """If updates wait, no gradient is dropped or applied late; with factor 0, applying late equals dropping."""
+    """With WAIT, no gradient is dropped or applied late; with factor 0, APPLY gives the same as DROP."""
     outcomes = {late: learn(data, dataclasses.replace(SMALL, late=late), points=2) for late in Late}
     wait, fold, drop = (outcomes[late] for late in (Late.WAIT, Late.APPLY, Late.DROP))
     assert (wait.counts["applied_late"], wait.counts["dropped"]) == (0, 0)

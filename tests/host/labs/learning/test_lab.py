@@ -30,7 +30,7 @@ def test_schedules(few, schedule):
 
 @pytest.mark.parametrize("name", ["raw", "mxfp4_e2m1_up"])
 def test_formats(few, name):
-    """The accuracy equals the accuracy of a trainer on a ring with the same codecs."""
+    """The lab reports the same accuracy as training on a ring with the same codecs."""
     config = TrainingConfig(epochs=2, batch=10, hidden=(7,), optimizer=SGD(learning_rate=0.3, momentum=0.9))
     accuracy = learning.learn(few, config, nodes=3, format=name)
     expected = train(GoldenRing(3, weight_codec=name, gradient_codec=name), few, config)

@@ -1,4 +1,4 @@
-"""Results of `gradring lab memory`: parts kept between runs, output, and failures."""
+"""Results of `gradring lab memory`: partial results kept between runs, output, and failures."""
 
 import json
 
@@ -27,7 +27,7 @@ def few(monkeypatch):
 
 
 def test_command(few, tmp_path):
-    """The output has four tables and a line for each other result; a second run repeats it from the kept parts."""
+    """The output has four tables and a line for each other result; a second run reuses the stored parts."""
     runs = [CliRunner().invoke(app, ["lab", "memory", "--output", str(tmp_path)]) for _ in range(2)]
     for run in runs:
         assert run.exit_code == 0, run.output

@@ -11,7 +11,7 @@ from tests.host import rings
 
 
 def test_run(succeed, monkeypatch, tmp_path):
-    """A job moves away from a board (here, a simulated ring); tests/host/migration/test_board.py has a board."""
+    """A job moves from a board, here a simulated ring; tests/host/migration/test_board.py uses a board."""
     asked = []
 
     def opened(config, *, transport, rates=None, **options):

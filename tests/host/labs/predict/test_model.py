@@ -1,4 +1,4 @@
-"""Predicted steps: models and formats that are given by name, schedules, and the command."""
+"""Tests of predicted steps: models and formats given by name, schedules, and the command."""
 
 import json
 import os

@@ -147,7 +147,7 @@ class Bytes(socketserver.BaseRequestHandler):
 
 
 class Silence(socketserver.BaseRequestHandler):
-    """A server that waits for more of the request."""
+    """A server that never answers, but keeps waiting for more of the request."""
 
     def handle(self):
         while self.request.recv(1000):

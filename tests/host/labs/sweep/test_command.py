@@ -45,7 +45,7 @@ class TestCommand:
         assert run("--compute-formats", "mx9,mx5", *options)[::2] == (1, f"error: {message}\n")
 
     def test_formats_of_products(self, run, tmp_path):
-        """Formats of products have rows and tables of their own, and are part of every result."""
+        """Formats of products have separate rows and tables, and are included in every result."""
         config = SweepConfig(formats=("zero_value",), nodes=(2,), workloads=(WorkloadName.DIGITS,),
                              compute_formats=("fp32", "mx9"))
         store_all(sweep.plan(config), tmp_path / "jobs")

@@ -24,7 +24,7 @@ DIGITS, TEXT = WorkloadName.DIGITS, WorkloadName.TEXT
 
 @pytest.fixture
 def gradients(monkeypatch):
-    """Reduce the gradient formats to the ones that the tests need."""
+    """Limit the gradient formats of the sweep to the formats that the tests need."""
     monkeypatch.setattr(sweep, "GRADIENT_CODECS", ("zero_value", "raw", "mx9", "mx6"))
 
 

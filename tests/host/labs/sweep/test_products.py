@@ -40,7 +40,7 @@ test_errors = refused(SweepConfig, {}, [
     ({}, list(OPERANDS)), ({"full": True, "nodes": (2,)}, list(OPERANDS)), ({"workloads": (TEXT,)}, []),
     ({"formats": ("mx9",)}, []), ({"formats": ("mx9",), "compute_formats": ("mx4", "bf16")}, ["bf16", "mx4"])])
 def test_formats(options, formats):
-    """All formats of products are measured, unless all named formats are formats of links."""
+    """All formats of products are measured unless only link formats or only the text workload are named."""
     assert SweepConfig(**options).products == formats
 
 
@@ -58,7 +58,7 @@ def plan(**options):
 class TestPlan:
     @pytest.mark.parametrize("nodes", [None, (2, 8)])
     def test_jobs(self, nodes):
-        """Each format has a build, a run for each ring size, and an area."""
+        """Each format has a build job, a run job for each ring size, and a synthesis job for its array."""
         sweep_plan = plan(nodes=nodes, compute_formats=tuple(OPERANDS))
         jobs = {job.name: job for job in sweep_plan.jobs}
         assert [(row.format, row.nodes) for row in sweep_plan.products] == [
@@ -91,7 +91,7 @@ class TestPlan:
         training.allocation(task.parameters.size).check(node, nodes=2)
 
     def test_others_are_as_without(self):
-        """Formats of products do not affect the jobs and rows of link formats."""
+        """Adding formats of products to a sweep does not change its jobs and rows for link formats."""
         without, extended = plan(synth=False), plan(synth=False, compute_formats=("mx9",))
         assert (without.products, extended.points) == ((), without.points)
         assert extended.jobs[:len(without.jobs)] == without.jobs
@@ -131,7 +131,7 @@ class TestRows:
         assert row["gflops_per_lut"] == pytest.approx(row["gflops"] / row["luts"])
 
     def test_what_is_absent(self, planned, tmp_path):
-        """Without a run, a format has no row; without a placement, it has no area and is not in the picture."""
+        """A format has a table row only with a run, and an area and a place in the picture only if placed."""
         store_all(planned, tmp_path, without=("place-operands-mx9", "run-products-bf16-n2"))
         rows = sweep.products(planned, tmp_path)
         assert [(row["compute_format"], row["nodes"], row["luts"] is None) for row in rows] == [
@@ -170,7 +170,7 @@ class TestRows:
 
 
 def test_figures_of_a_run():
-    """Multiply-adds of the largest shares: 12 batches of 119 or 120 examples, 30 on each of 4 nodes."""
+    """Multiply-adds of the largest shares: 30 examples on each of 4 nodes, in 12 batches of 119 or 120."""
     training = TrainingConfig(epochs=1, compute="node")
     outcome = Training(nodes=4, parameters=4810, steps=[
         Step(number=number, epoch=1, loss=1.0, cycles=0, bound=1, scatter_cycles=0, scatter_bound=0, words_sent=0,

@@ -17,14 +17,14 @@ CASES = {}
 
 OPERATIONS = [value for name, value in vars(dist.ReduceOp).items() if name.isupper() and name != "PREMUL_SUM"]
 
-#: Types for functions that are equal to another function except for their names.
+#: Types for testing functions that differ from another function only by name.
 FEW = [torch.float32, torch.bool]
 
 TYPES = list(dict.fromkeys(value for value in vars(torch).values() if isinstance(value, torch.dtype)))
 
 
 def case(*names, types=TYPES):
-    """Register a case for one or several functions."""
+    """Return a decorator that registers a case for each of ``names``, or for the function's own name."""
     def note(function):
         for name in names or [function.__name__]:
             CASES[name] = functools.partial(function, name) if names else function, types
@@ -56,7 +56,7 @@ def empties(group, make, count=3):
 
 @contextlib.contextmanager
 def attempt(results):
-    """Record an error as one of the results."""
+    """Append the text of an exception to ``results`` instead of raising it."""
     try:
         yield
     except Exception as error:

@@ -111,7 +111,7 @@ def unused():
 
 
 def shared():
-    """The nodes update one part of the model, a PyTorch optimizer the rest, from averaged gradients."""
+    """The nodes update one part of the model, and a PyTorch optimizer updates the rest from averaged gradients."""
     torch.manual_seed(4)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 9), nn.Tanh(), nn.Linear(9, 3)))
     plain = copy.deepcopy(model.module)

@@ -66,7 +66,7 @@ def models(groups, rank, count):
 
 
 def train(group, *, headroom, width):
-    """Weights after steps of 8 microbatches, the number of skipped steps, and a random number."""
+    """Train six steps of 8 microbatches; return weights, the number of skipped steps, and a random number."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(9, 33), nn.Dropout(0.3), nn.ReLU(), nn.LayerNorm(33), nn.Linear(33, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

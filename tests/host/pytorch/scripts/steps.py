@@ -176,7 +176,7 @@ def circle():
 
 
 def own_hook():
-    """The script's own hook, registered before or after the first pass, for all ranks and for halves."""
+    """A hook that the script registers before or after the first pass, for all ranks or half of them."""
     means = []
     halves = [dist.new_group(list(range(first, first + RANKS // 2))) for first in (0, RANKS // 2)]
     for group in (None, halves[RANK // (RANKS // 2)]):

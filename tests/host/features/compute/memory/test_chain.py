@@ -28,7 +28,7 @@ def test_four_maps(policies, budget, rate, cycles):
 
 
 def test_events():
-    """Starts and ends of all events for two maps, one of them swapped, with room for one and a half maps."""
+    """All events start and end as expected: two maps, one swapped, and room for one and a half maps."""
     chain = Chain("two", (Map(2, 5, 7), Map(1, 3, 4)), loss=2)
     timeline = run(chain, [KEEP, SWAP], budget=3, rate=1)
     assert timeline.events == (
@@ -118,7 +118,7 @@ def check(chain, policies, timeline, budget, rate):
 
 
 def test_random_chains():
-    """Timelines of random policies respect order, dependencies and budget, and are never faster than the chain."""
+    """Timelines of random policies keep order, dependencies and budget, and take ``chain.cycles`` or more."""
     generator = np.random.default_rng(0)
     fitted = 0
     for _ in range(150):
@@ -133,7 +133,7 @@ def test_random_chains():
 
 
 def test_mixed_is_never_slower():
-    """A mix of all three policies is never slower than one; with very slow far memory nothing is swapped."""
+    """Mixing all three policies is never slower than using one; nothing is swapped to very slow memories."""
     generator = np.random.default_rng(1)
     for _ in range(8):
         chain, budget, rate = random_chain(generator, most=6)

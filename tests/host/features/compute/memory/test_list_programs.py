@@ -1,4 +1,4 @@
-"""Programs recovered from the words of lists: buffers, plans, and lists of a different program."""
+"""Recovery of programs from the words of instruction lists: buffers, plans, lists of a different program."""
 
 import dataclasses
 

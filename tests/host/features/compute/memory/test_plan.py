@@ -65,7 +65,7 @@ class TestKnownAnswers:
 
 
 def test_random_programs():
-    """No plan has overlaps; each one needs at least the live words, and at most the words of all buffers together."""
+    """No plan has overlaps; each needs at least the live words, and at most the words of all buffers together."""
     generator = np.random.default_rng(0)
     for _ in range(60):
         program = random_profile(generator)
@@ -141,7 +141,7 @@ class TestPlan:
     ((64, 64, 10), 7136, -9.4, -9.4), ((64, *[64] * 9, 10), 39_904, -42.7, -42.7),
     ((64, 128, 96, 48, 10), 20_448, -27.4, -32.4)], ids=["digits", "deep", "narrowing"])
 def test_perceptrons_with_softmax_apart(widths, naive, strict, live):
-    """Words for a batch of 32, and the percentages that a strict plan and a plan of live words save."""
+    """Words for a batch of 32, and percentages saved by a strict plan and by the minimum, the live words."""
     program = perceptron_profile(widths, 32)
     peaks = {method: peak(program.lifetimes, places) for method, places in planned(program.lifetimes).items()}
     assert program.naive == naive

@@ -24,8 +24,8 @@ LIST = LANES * ROWS
 
 
 def test_overlaps_in_programs():
-    """All overlaps in rows that are read again are detected in 100 plans. Before each of them, a correct plan runs on
-    the same memory, which holds owners left by other programs, and raises no alarm."""
+    """In 100 plans, all overlaps in rows that are read again are detected. Before each of these plans, a correct plan
+    runs on the same memory, which holds owners left by other programs, and raises no alarm."""
     seed = 1
     generator = np.random.default_rng(seed)
     owners, memory = RowOwners(2 * ROWS), np.zeros(2 * LIST, np.uint32)
@@ -90,8 +90,8 @@ def networks():
 
 @pytest.mark.parametrize("number", range(4))
 def test_networks(number):
-    """Batches of all sizes on one memory raise no alarm. If a buffer is moved to the address of another buffer, this
-    is detected if both are live and the other buffer is read again."""
+    """Batches of all sizes use the same memory without a READ_DEAD. If a buffer is moved to the address of another
+    live buffer, this is detected when the other buffer is read again."""
     model, layers, array = [*networks()][number]
     generator = np.random.default_rng(number)
     passes = Pass(model, layers, array, 8)

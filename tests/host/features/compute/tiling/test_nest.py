@@ -1,4 +1,4 @@
-"""Factors that each state selects for an array, and the misfit of states that do not fit."""
+"""Tiling factors that each search state selects for an array, and misfits of states that do not fit."""
 
 import dataclasses
 
@@ -56,7 +56,7 @@ def test_alignment():
     ((16, 64, 32), None), ((32, 32, 16), (30, 17, 10)), ((8, 64, 64), (8, 40, 64)), ((16, 128, 16), (13, 128, 16))])
 @pytest.mark.parametrize("options", [{}, {"transpose_a": True}, {"transpose_b": True}])
 def test_legal_states(operands, sizes, actual, options):
-    """A state fits exactly if the loop nest accepts its job, for all operand formats and states."""
+    """A state fits if and only if the loop nest accepts its job, for all operand formats and states."""
     array = Array(rows=2, lanes=4, blocks=16, operands=operands)
     states = nest(sizes, (3, 2, 3), array=array, actual=actual, **options)
     tiles = {states._shape(tile): tile for tile in range(4)}
@@ -95,7 +95,7 @@ def test_tile_level():
 
 
 def test_products():
-    """The level of products splits m and n, and each product covers one of the resulting parts."""
+    """Level PRODUCTS of the loop nest splits m and n; each product computes one of the resulting parts."""
     levels = Level.PRODUCTS, Level.OUTER, Level.PANEL
     states = nest((64, 64, 64), (3, 2, 3), levels=levels)
     plan = states.plan(((1, 1, 4), (3, 3), (2, 0, 4)))
@@ -108,7 +108,7 @@ def test_products():
 
 
 def test_sizes_between_powers():
-    """A product may be smaller than the space that provides its factors."""
+    """A product may be smaller than its search space, which has sizes that are powers of two."""
     plan = nest((32, 64, 16), (3, 2, 3), actual=(30, 64, 10), transpose_b=True).plan(((1, 0, 4), (3, 3), (1, 0, 3)))
     assert (plan.job.m, plan.job.n) == (30, 10)
     assert factors(plan) == (2, 0, 0, 3)

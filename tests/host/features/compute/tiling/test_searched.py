@@ -19,7 +19,7 @@ ARRAY = Array(rows=NODE.compute.rows, lanes=NODE.lanes, operands=NODE.compute.op
 
 @pytest.fixture
 def short(monkeypatch):
-    """Factory of searched factors with a budget of a few evaluations, for a library that tests share."""
+    """Function that creates searched factors, with a budget of six evaluations to keep tests short."""
     monkeypatch.setattr(searched, "BUDGET", 6)
 
     def factors(path):
@@ -48,7 +48,7 @@ def test_lists(short, tmp_path, monkeypatch):
 
 
 def test_worse_default(short, tmp_path, monkeypatch):
-    """Default factors with one term per panel take more cycles than factors from a search."""
+    """If the default factors use one term per panel, the search finds factors that take fewer cycles."""
     monkeypatch.setattr(searched, "BUDGET", 40)
     worse = {**best_factors(ARRAY, (6, 8, 12), transpose_a=True), "rounds": 0, "order": 2}
     monkeypatch.setattr(searched, "best_factors", lambda *arguments, **options: worse)

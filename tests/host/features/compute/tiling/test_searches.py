@@ -22,7 +22,7 @@ def evaluations(budget, *, sizes=(64, 64, 64), depths=(2, 2, 2)):
 
 
 def test_evaluations():
-    """Each state is evaluated once; misfits cost more than any state that fits, by their misfit."""
+    """Each state is evaluated once; a misfit costs more than any state that fits, rising with its size."""
     trials = evaluations(4)
     near, far, fits = ((2, 4), (5, 1), (3, 3)), ((5, 1), (2, 4), (4, 2)), ((2, 4), (3, 3), (3, 3))
     assert trials.cost(far) == 5 * trials.worst
@@ -80,7 +80,7 @@ def test_optimum():
 
 
 def test_network():
-    """The network's gradients match finite differences of its loss, and it learns which move pays off."""
+    """The network's gradients match finite differences of its loss, and it learns the move with the best reward."""
     generator = np.random.default_rng(2)
     network = Network(6, 4, generator)
     x, moves, rewards = generator.standard_normal((5, 6)), generator.integers(0, 4, 5), generator.random(5)
@@ -123,7 +123,7 @@ def test_optuna():
 
 
 def test_seeds():
-    """The number of seeds is the requested one or, by default, the task's."""
+    """The number of seeds is the requested number or, by default, the number in the task."""
     task = dataclasses.replace(TASKS[0], sizes=(16, 16, 16), budget=3, seeds=2)
     cost = estimated(task.nest.job, ARRAY)
     assert [len(compare(task, cost, ("random",), seeds=seeds)[0].best) for seeds in (None, 1, 5)] == [2, 1, 5]
