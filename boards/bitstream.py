@@ -184,7 +184,7 @@ def _synthesise(folder: Path, design: str, tools: Tools, wired: Board):
 
 def _placement(unit: str, netlist: Path, made: Plan, tools: Tools, name: str, wired: Board, clock: int,
                seed: int) -> Path:
-    """Place with one seed, or reuse a placement; return the folder of its report and any bitstream."""
+    """Place with one seed, or reuse a placement; return the folder with the report and any bitstream."""
     # The clock of the design is derived from its PLL; --freq is for clocks without a constraint.
     arguments = [*made.place, *wired.family.placing, "--report", "report.json", "--seed", str(seed),
                  "--freq", f"{clock / 1e6:g}"]

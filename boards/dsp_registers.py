@@ -44,7 +44,7 @@ class _Netlist:
                         self.readers[bit].add((name, port))
 
     def net(self, name: str, port: str):
-        """Net, or constant, at a one-bit port."""
+        """Number of the net, or the constant, at a one-bit port."""
         return self.cells[name]["connections"].get(port, ["x"])[0]
 
     def clock(self, name: str) -> tuple | None:

@@ -29,7 +29,7 @@ __all__ = ["design", "wrap", "write"]
 
 RESULTS = toolchain.BUILD / "verilog"
 
-#: Maximum length of a file name that includes options in full.
+#: Maximum length of a file name that includes all options as text.
 LABEL = 80
 
 

@@ -11,7 +11,7 @@ __all__ = ["BASE_ALIGNMENT", "COUNT_WORDS", "MAX_SPACES", "REGION_BASES", "SCALE
 #: Alignment of a command's base addresses, in elements, in every memory.
 BASE_ALIGNMENT = GROUP
 
-#: Field of a command that contains the base address in a region.
+#: For each region, the command field that contains its base address.
 REGION_BASES = {"gradients": "gradient_base", "weights": "weight_base", "state": "state_base",
                 "activations": "weight_base"}
 
@@ -24,7 +24,7 @@ COUNT_WORDS = 256
 #: Number of words in the trace of a node with programs.
 TRACE_WORDS = 512
 
-#: Number of memory spaces that a host request can name.
+#: Maximum number of memory spaces that host requests can select.
 MAX_SPACES = 16
 
 
@@ -111,7 +111,7 @@ class MemoryMap:
         return tuple(space.words for space in self._spaces)
 
     def region(self, name):
-        """Spaces in a region, in order; a ``KeyError`` lists the valid regions."""
+        """Spaces of a region, in order. Raises ``KeyError`` with a list of valid regions."""
         spaces = tuple(space for space in self._spaces if space.region == name)
         if not spaces:
             regions = dict.fromkeys(space.region for space in self._spaces)

@@ -73,7 +73,7 @@ class Node(wiring.Component):
 
     @property
     def memories(self):
-        """Submodule name, or words in the far memory, of each memory space except the trace, in order."""
+        """For each memory space but the trace, in order: submodule name, or range of words in far memory."""
         bases = self._config.far_bases
         return tuple(range(bases[space.name], bases[space.name] + space.words) if space.name in bases else space.name
                      for space in self._config.memory_map if space.name != "trace")

@@ -65,7 +65,7 @@ class Entry:
     formats: Mapping[str, Codes] = dataclasses.field(default_factory=dict)
 
 
-#: All features by name. Section types, and features with an engine, are in this order.
+#: All features by name. Section types, and features with an engine, are always listed in this order.
 FEATURES: dict[str, Entry] = {
     "grid": Entry(module="hdl.features.grid.feature", sections={"topology": ("Grid",)}),
     "replay": Entry(module="hdl.features.replay.feature", sections={"link": ("Replay",)}),

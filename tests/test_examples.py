@@ -114,7 +114,7 @@ def test_verilog_design(tmp_path):
 
 
 def block(command):
-    """Lines of the page's block that shows a command's output."""
+    """Lines of output that the page shows for a command."""
     text = re.search(rf"^    \$ {re.escape(command)}\n((?:    .*\n)+)", PAGE, re.MULTILINE)[1]
     return [line.removeprefix("    ") for line in text.splitlines()]
 

@@ -36,7 +36,7 @@ def test_order(workers):
 
 
 def test_rows_name_tests():
-    """Each entry is the beginning of an existing test's name."""
+    """Each entry of ``limit.LARGE`` is the beginning of an existing test's name."""
     for beginning in limit.LARGE:
         file, *names = beginning.split("::")
         assert (_ROOT / file).exists(), file

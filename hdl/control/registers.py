@@ -448,7 +448,7 @@ def register(name):
 
 
 def fields_of(registers, name):
-    """Fields of a setting in a register file, by name."""
+    """Fields of the register with a given name, as slices of a register file's output, by field name."""
     return {field.name: getattr(registers, name.lower())[field.bit:field.bit + field.width]
             for field in register(name).fields}
 
@@ -458,5 +458,5 @@ RULE = unsigned(register("OPTIMIZER").field("rule").width)
 
 
 def checked_layout():
-    """Settings used to check and to run a command: they determine the memory that it uses."""
+    """Settings that both checking and running a command use: they determine the memory that it needs."""
     return data.StructLayout({"rule": RULE, "packed_state": 1})

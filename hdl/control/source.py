@@ -34,7 +34,7 @@ class Purpose:
 
 @dataclasses.dataclass(frozen=True)
 class Source(Purpose, abc.ABC):
-    """A signal for inputs of engines. An output of one engine can replace it for all other engines."""
+    """A signal that engines can use as input. An engine's output can replace it for all other engines."""
 
     @abc.abstractmethod
     def signal(self, units: Any, engine: Any) -> Any:

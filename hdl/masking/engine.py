@@ -17,7 +17,7 @@ from hdl.streams.stream import SkidBuffer, connect_stream
 
 __all__ = ["MaskEngine", "counts_layout", "mask_cycles", "sparsify_cycles"]
 
-#: Cycles from when a command's last beat is taken until it is known to be in memory.
+#: Cycles from the acceptance of a command's last beat until it is certain that memory contains the beat.
 _ENDING = 1 + RowWriter.latency
 
 

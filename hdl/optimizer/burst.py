@@ -182,7 +182,7 @@ class StreamedOptimizer(wiring.Component):
 
     @property
     def lane(self):
-        """Arithmetic of one update lane, which determines the following latencies."""
+        """Arithmetic of one update lane, which determines the latencies below."""
         return self._updates[0]
 
     @property

@@ -258,7 +258,7 @@ class CollectiveEngine(wiring.Component):
         passes, sums, updates = gathers, command.size, setup.fused
         if config.role.streams:
             sends, receives = (Mux(setup.chain, takes_part, scatters) for takes_part in (~is_root, ~setup.opens))
-        if config.role.root_reduce:  # a node has one step in each phase, or none
+        if config.role.root_reduce:  # each phase has one step or none at a node
             lone = setup.root_reduce
             sends, receives = (Mux(lone, takes_part, scatters) for takes_part in (~is_root, ~setup.opens))
             passes, gathers = (Mux(lone, takes_part, gathers) for takes_part in (passes_on, ~is_root))

@@ -10,7 +10,7 @@ __all__ = ["GROUP", "PLANE", "bytes_to_words", "field_bytes", "fields", "pack", 
 Bits = npt.NDArray[np.uint32]
 Bytes = npt.NDArray[np.uint8]
 
-#: Number of codes that contribute one bit each to a byte of a plane.
+#: Number of codes that each contribute one bit to a byte of a plane.
 PLANE = 8
 #: Number of codes in a group: a packet holds whole groups, and a group fills whole words.
 GROUP = 32

@@ -135,7 +135,7 @@ def _encodings(component: Component, design: Design) -> list[Encoding]:
 
 
 def _leaf(name: str, parts: tuple[object, ...]) -> str:
-    """Name of a structure member, or of any other signal."""
+    """Name of a signal without its prefixes: a structure's member, or the last part of a signal name."""
     return str(parts[-1]) if parts else name.partition("$")[0].rpartition("__")[2]
 
 

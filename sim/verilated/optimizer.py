@@ -65,7 +65,7 @@ def _arithmetic(component: StreamedOptimizer) -> Arithmetic:
 
 
 def settings_bits(component: StreamedOptimizer, settings: Scalars) -> int:
-    """Settings in the layout of the unit's port."""
+    """Settings as an integer, in the layout of the unit's ``settings`` port."""
     layout = component.settings.shape()
     return to_int(layout, {name: int(getattr(settings, name)) for name in layout.members})
 

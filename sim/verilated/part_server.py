@@ -79,7 +79,7 @@ class Processes(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """Call of a method of the ring or of one of its links, with or without an answer."""
+    """Call of a method of the ring or of one of its links; an answer is returned only if requested."""
 
     method: str
     arguments: tuple[Any, ...] = ()

@@ -116,7 +116,7 @@ def check(unit, generator, rows, cycles, *, readers, writers, window=None, throt
 @pytest.mark.parametrize(("readers", "writers", "throttled"), [(1, 1, False), (3, 2, False), (4, 3, False),
                                                                (2, 2, True)])
 def test_memory(readers, writers, throttled):
-    """With a throttle, ports are served in the cycles that it enables."""
+    """With a throttle, ports are served only in the cycles that the throttle enables."""
     options = {"readers": readers, "writers": writers, "throttled": throttled}
     unit = Unit(LanedMemory(rows=3, lanes=LANES, watched=True, **options))
     waited, *_ = check(unit, np.random.default_rng(readers), range(3), 4000, **options)

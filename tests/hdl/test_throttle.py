@@ -11,7 +11,7 @@ FULL = 1 << 16
 
 
 def enabled(rate: int, cycles: int, *, total: int = 0) -> npt.NDArray[np.int64]:
-    """Number of enabled cycles among the first 0, 1, ... ``cycles`` cycles."""
+    """Number of enabled cycles among the first n cycles, for n from 0 to ``cycles``."""
     numbers = np.arange(cycles + 1, dtype=np.int64)
     return numbers if rate == 0 else (total + rate * numbers) // FULL
 

@@ -87,7 +87,7 @@ def sinks(source):
 
 
 def packed(layout, items):
-    """Rows of a port from objects with an attribute for each field."""
+    """Pack objects, which have an attribute for each field, into rows of a port."""
     return pack(layout, {name: np.array([getattr(item, name) for item in items]) for name in layout.members})
 
 

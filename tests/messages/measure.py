@@ -1,4 +1,4 @@
-"""Messages on a ring of whole nodes during fused updates: cycles as measured, and according to slot tables."""
+"""Cycles of messages during fused updates on a ring of nodes: measured, and according to slot tables."""
 
 import collections
 import contextlib

@@ -92,7 +92,7 @@ def sample(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
 
 
 def _called(node: ast.AST) -> str:
-    """Name of the called function, without the part before its last dot."""
+    """Name of the called function, without a qualifier before its last dot."""
     if not isinstance(node, ast.Call):
         return ""
     function = node.func

@@ -11,7 +11,7 @@ from typing import Any
 
 #: Packages of the tree; the versions of all further packages are pinned.
 _OURS = ("hdl", "sim", "boards", "host", "tests")
-#: Files other than the project's Python modules that are compiled or read.
+#: Files that are compiled or read, in addition to the project's Python modules.
 _OTHERS = ("sim/verilated/*.cpp", "sim/verilated/*.h", "sim/verilated/features/*/*.h", "constraints.txt",
            "pyproject.toml", "tests/conftest.py")
 

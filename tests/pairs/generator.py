@@ -36,7 +36,7 @@ _REJECTED = {
 }
 #: Kind of command: a collective that all nodes abort, because its number is different on one node.
 _REFUSED = "refused"
-#: Host requests that are not commands: loading both programs, and running them.
+#: Kinds of host requests that are not commands: loading both programs, and running them.
 _LOAD, _RUN = "load_program", "run"
 KINDS = (*_GOOD, *_REJECTED, _REFUSED, _LOAD, _RUN)
 
@@ -162,7 +162,7 @@ class Generator:
                 _RUN: self._may_run()}.get(kind, True)
 
     def _may_run(self) -> bool:
-        """Whether programs are loaded, and their first command would come after all pushed commands."""
+        """Whether programs are loaded, and all pushed commands would precede their first command."""
         if self._loaded is None or self._loaded.kind != _LOAD:
             return False
         return not self._orders or self._at == self._loaded.program[0].queue

@@ -145,7 +145,7 @@ def _program(generator: np.random.Generator, config: NodeConfig, nodes: int, *, 
 
 
 def _random(generator: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.uint32]:
-    """Normal numbers of many magnitudes, and a random share of zeros."""
+    """Normally distributed numbers of many magnitudes, with a random fraction of zeros."""
     values = generator.standard_normal(shape) * 2.0 ** generator.integers(-6, 6, shape)
     values[generator.random(shape) < generator.choice([0.0, 0.5, 0.95])] = 0
     return ring.bits(values)

@@ -35,7 +35,7 @@ class Outcome:
 
 
 class Family:
-    """A process and its descendants in any session, with their processor time, ``seconds``, at the last check."""
+    """A process and its descendants in any session; ``seconds`` is their CPU time at the latest check."""
 
     def __init__(self, process: int) -> None:
         self._process, self._seen, self.seconds = process, {process: ""}, 0.0

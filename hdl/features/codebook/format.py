@@ -49,7 +49,7 @@ class CentroidTable:
 
     @property
     def table_words(self):
-        """Number of words of the table in each packet."""
+        """Number of words that the table takes in each packet."""
         return 0 if self.loaded else self.centroids
 
     def bits(self, count):

@@ -145,7 +145,7 @@ class MatrixVector(wiring.Component):
             with m.If(self.table.payload.last):
                 m.d.sync += loading.eq(0)
         centroid = register(m, "centroid", value=read.data).value
-        # Flags accompany the terms: whether there is a term, and whether it is the first or the last one of a result.
+        # Flags accompany the terms: whether there is a term, and whether it is a result's first or last term.
         marks = Signal(data.StructLayout({"term": 1, "first": 1, "last": 1}))
         m.d.comb += [marks.term.eq(draining), marks.first.eq(index == 0), marks.last.eq(draining & index.all())]
         for stage in range(3):

@@ -202,7 +202,7 @@ class MacArray(wiring.Component):
         return operands, issue, tiles
 
     def _elaborate_controls(self, m, operands, issue):
-        """Pass operands and controls from unit to unit; return the signal that a tile is complete.
+        """Pass operands and controls from unit to unit; return a signal that is high when a tile is complete.
 
         Unit (row, column) receives each beat row + column cycles after unit (0, 0).
         """

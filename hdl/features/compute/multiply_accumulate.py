@@ -21,12 +21,12 @@ PLACES = 2 * SLOTS
 
 
 def product_latency(dsps, operands=BINARY32):
-    """Cycles from the elements to the ``bubble``, ``first`` and ``negative`` of their term."""
+    """Cycles from the elements to the flags ``bubble``, ``first`` and ``negative`` of their term."""
     return scalar_of(operands).product_latency(dsps)
 
 
 def sum_latency(dsps, operands=BINARY32):
-    """Cycles from the elements to the ``store`` and ``place`` of their sum."""
+    """Cycles from the elements to the signals ``store`` and ``place`` of their sum."""
     return product_latency(dsps, operands) + SLOTS
 
 

@@ -33,8 +33,8 @@ def loaded_layout(rows, groups):
 def control_layout(rows, groups):
     """Control of an element: its position, its operands, and the use of its result.
 
-    ``half`` selects the second one of two sums. ``edge`` marks the last column block. ``kept``, ``stored``,
-    ``scalar`` and ``root`` are uses of the result.
+    ``half`` selects the second of two sums. ``edge`` marks the last column block. ``kept``, ``stored``, ``scalar``
+    and ``root`` are uses of the result.
     """
     return data.StructLayout({
         "row": range(rows), "group": range(groups), "half": 1, "edge": 1, "a": A, "b": B, "c": C, "d": D,

@@ -20,7 +20,7 @@ class ScaledForm(BlockForm):
 
     @property
     def kept(self):
-        """Number of highest fraction bits that rounding needs, as in a key of the codec's quantizer."""
+        """Number of high fraction bits that rounding needs, as in a key of the codec's quantizer."""
         return 6
 
     @property

@@ -136,7 +136,7 @@ class SignalRelay(wiring.Component):
                 self.o.valid.eq(passing.o.valid | sends), self.o.payload.eq(Mux(sends, outgoing, passing.o.payload)),
             ]
             with m.If(~away):
-                # Queues are served one after the other; the node's own word has priority, but at most once per lap.
+                # Queues are served one after the other; a word of this node has priority, but only once per lap.
                 m.d.sync += turn.eq(Mux(turn == self._queues - 1, 0, turn + 1))
             with m.If(sends):
                 m.d.sync += [away.eq(1), sent.run.eq(self.run)]

@@ -214,7 +214,7 @@ class Encoder(wiring.Component):
         Returns
         -------
         Value
-            Whether an exponent that was not scanned leaves the last register.
+            Whether the last register outputs an exponent that was not scanned.
         """
         table, lanes = self._table, self._lanes
         format = table.format

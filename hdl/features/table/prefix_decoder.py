@@ -118,7 +118,7 @@ class Decoder(wiring.Component):
         with m.If(numbering.active & numbering.final):
             m.d.sync += escape_code.eq(numbering.code)
 
-        # An element waits until another one follows or the packet ends; then its exponent is looked up.
+        # An element waits until the next one arrives or the packet ends; then its exponent is looked up.
         pending = Signal(data.StructLayout({
             "raw": 8, "code": LONGEST, "less": 3, "exponent": 8, "escaped": 1, "valid": 1}))
         entry = Signal(data.StructLayout({

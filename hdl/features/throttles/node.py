@@ -7,7 +7,7 @@ __all__ = ["ThrottlesNode"]
 
 
 class ThrottlesNode(NodeExtension):
-    """Rates of memories and of the host port; engines have their own throttles."""
+    """Throttles for the memories and the host port; engines have their own throttles."""
 
     def make_queue(self, m, units):
         m.submodules.memory_throttle = self._memories = Throttle()

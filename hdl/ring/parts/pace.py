@@ -1,4 +1,4 @@
-"""Pace of the optimizer, and options for readers and adapters that must keep up with it."""
+"""Pace of the optimizer, and options for memory readers and adapters that must keep up with it."""
 
 from hdl.optimizer.slices import RowJoiner, RowSplitter
 from hdl.row_transfer import LATE_READER, RowReader

@@ -356,7 +356,7 @@ def _is_transit(record, setup):
 
 
 def packet_inputs(parts):
-    """Conditions on packets by INGRESS input, followed by the condition of TRANSIT as ``transit``."""
+    """Conditions for accepting packets, by name of the input from INGRESS, and for ``transit``."""
     inputs = (port for part in parts for port in part.inputs if port.packets)
     return {**{port.name: port.packets for port in inputs}, "transit": _is_transit}
 

@@ -14,7 +14,7 @@ DSPS = (4, 2, 1)
 
 
 def _sums(inputs):
-    """Running sum of each cycle's slot, including the term of that cycle."""
+    """For each cycle, the running sum of its slot, including the term of this cycle."""
     rows = {name: values.reshape(-1, SLOTS) for name, values in inputs.items()}
     total = np.zeros(SLOTS, np.uint32)
     sums = []

@@ -179,13 +179,13 @@ def play(lanes, changes):
 
 
 def read(lanes, number, row):
-    """Input changes that make a port read a row."""
+    """Model inputs, by name, that make one port read a row."""
     count = len(model(lanes)[0].readers)
     return {"reads": [golden.Request(row=row) if n == number else None for n in range(count)]}
 
 
 def test_latency(bench):
-    """An answer of the far memory, one cycle after the request, reaches the reader another cycle later."""
+    """If the far memory answers one cycle after a request, the answer reaches the reader a cycle later."""
     lanes, unit = bench
     cycles = play(lanes, [read(lanes, 0, 5), {}, {"answer": 77}, {}, {}])
     compare(lanes, unit, cycles, "latency")

@@ -30,7 +30,7 @@ class LinkSwitch:
         self.answers: list[Wires] = [(0,) * back, (0,) * back]
 
     def received(self, setting: Setting, words: Sequence[Wires]) -> list[Wires]:
-        """Forward wires to both receivers in this cycle, given the wires at the ports."""
+        """Forward wires that both receivers see in this cycle, given the wires at the ports."""
         return [(word[0] & (setting.listens[port] and setting.passes(port) is None), *word[1:])
                 for port, word in enumerate(words)]
 

@@ -30,7 +30,7 @@ class Frame:
 
     @property
     def pairs(self) -> int:
-        """Slots per job: the maximum number that leaves 256 cycles for control words."""
+        """Number of slots per job: the maximum that leaves 256 cycles for control words."""
         return (self.cycles - 256) // (2 * self.slot)
 
     @property

@@ -34,7 +34,7 @@ def event_of(inputs):
 
 
 class Model:
-    """Model of the event that the unit offers."""
+    """Model of the events that the unit offers."""
 
     def __init__(self):
         self.held, self.offered = {}, None

@@ -122,7 +122,7 @@ def _drive(generator, lanes, count=COUNT, more=0, held=False):
 
 
 def _model(unit, drawn, willing, ready):
-    """A pair is compared with the threshold that is valid shortly after the pair is accepted."""
+    """Model; a pair is compared with the threshold that is valid shortly after the pair is accepted."""
     gradients, errors, thresholds = drawn
     trace = masking_cycles.trace_magnitude(
         len(gradients), len(errors), latency=unit.latency, depth=unit.depth, willing=willing["gradients"],

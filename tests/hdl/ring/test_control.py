@@ -182,7 +182,7 @@ def test_control(settable, rate, taken):
 
 
 class EndsByReset(wiring.Component):
-    """Claims that a command ends ``reset_cycles`` cycles after ``link_reset`` rises and stays high, and that the
+    """Specification: a command ends ``reset_cycles`` cycles after ``link_reset`` rises and stays high, and the
     control is in Abort for at most ``timeout`` + 1 cycles without a reset."""
 
     def __init__(self):

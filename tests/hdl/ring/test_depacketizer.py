@@ -256,7 +256,7 @@ async def survives_damage(dut):
         bench.offer_beats(beats, headers)
         taken = min(taken + 1, len(beats))  # the next word waits inside the unit
         await bench.swallowed(taken)
-        # The word accepted last may still wait for room.
+        # The latest accepted word may still wait for room.
         await bench.said("done", "error", "abort",
                          count=sum(each.done + each.abort_seen for each in due) + (refusal is not None))
         await cycles(dut, 4)

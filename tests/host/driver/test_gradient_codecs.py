@@ -67,7 +67,7 @@ class Reference(rings.Reference):
         return outcome, traffic
 
     def check_sum(self, name, message):
-        """Sum new gradients on the ring and in the model; returns the traffic."""
+        """Sum new gradients on the ring and in the model; return the traffic."""
         gradients = self.gradients()
         getattr(self.ring.collectives, name)(len(self.master))
         total, traffic = self.sum(getattr(golden, name), gradients)

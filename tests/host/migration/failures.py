@@ -138,7 +138,7 @@ def proxies(folder, **options):
 
 
 class Messages:
-    """Decides for each message, in order, whether it is lost; no more than one message is."""
+    """Decides for each message, in order, whether it is lost; at most one message is lost."""
 
     def __init__(self, lost):
         self.lost, self.seen = lost, []
@@ -193,7 +193,7 @@ def finish(folder):
 
 
 def play(folder, case):
-    """Result of a case: the tenant's report, and the final state."""
+    """Run a case, and return its result: the tenant's report, and the final state."""
     shutil.rmtree(folder, ignore_errors=True)
     ledger_of(folder, "source")
     numbers = {name: started(name, folder) for name in PARTIES[:3]}

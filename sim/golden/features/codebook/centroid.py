@@ -71,7 +71,7 @@ class CentroidTable:
 
     def decode(self, words: npt.ArrayLike, count: int | None = None,
                centroids: npt.ArrayLike | None = None) -> Bits:
-        """Elements of a packet: ``count``, or whole groups. If the table is loaded, ``centroids`` must be given."""
+        """The first ``count`` elements of a packet, or all. A loaded table must be given as ``centroids``."""
         packet = np.asarray(words, np.uint32)
         table = np.asarray(centroids, np.uint32) if self.loaded else packet[:self.centroids]
         elements: Bits = table[self.indices(packet)]

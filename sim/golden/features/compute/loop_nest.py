@@ -89,7 +89,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """Work on a tile in one step: whether its sums begin and end there, initial rounds, and terms."""
+    """Work on a tile in one step: whether its sums begin or end in this step, initial rounds, and terms."""
 
     tile: Tile
     first: bool

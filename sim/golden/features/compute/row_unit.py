@@ -94,7 +94,7 @@ class Access:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Block of a job: its rows, which of their numbers are valid, and how many numbers were read."""
+    """Block of a job: count of rows, whether each row's number is valid, and the count of numbers read."""
 
     rows: int
     right: tuple[bool, ...] = ()

@@ -18,10 +18,10 @@ OUTSTANDING = 32
 
 
 def move_cycles(length: int, *, lanes: int, rate: float, latency: int, back: bool) -> int:
-    """Cycles of a move to the far memory or ``back``, if only that memory makes it wait.
+    """Cycles of a move to the far memory or ``back``, if only the far memory makes it wait.
 
-    The memory transfers ``rate`` words per cycle, with whole cycles per row, and answers after ``latency`` cycles,
-    which must not exceed the time of :data:`OUTSTANDING` rows at this rate.
+    The far memory transfers ``rate`` words per cycle, with whole cycles per row, and answers after ``latency``
+    cycles, which must not exceed the time of :data:`OUTSTANDING` rows at this rate.
     """
     rows = -(-length // lanes)
     if not rows:
@@ -71,7 +71,7 @@ class Mover:
         """Clear the rows in flight."""
         rows = -(-self._command["length"] // self._lanes)
         self._near = RowReads()
-        self._asked, self._written = rows, rows  # far rows yet to request, near rows yet to write
+        self._asked, self._written = rows, rows  # remaining far rows to request, and near rows to write
         self._sent = 0
         self._answers: collections.deque[int] = collections.deque()
         self._far: tuple[int, int | None, int] | None = None

@@ -82,7 +82,7 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Cycles of a slot, and the rank that owns it for a message; without an owner, every node sends a packet."""
+    """Length of a slot, and the rank that sends a message in it; without it, every node sends a packet."""
 
     cycles: int
     owner: int | None = None

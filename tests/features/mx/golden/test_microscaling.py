@@ -206,7 +206,7 @@ def test_int8():
 
 
 def test_integers():
-    """All element values are integer multiples of the smallest one."""
+    """All element values are integer multiples of the format's smallest positive value."""
     for element, dtype in TYPES.items():
         codec = Microscaling(element=element)
         codes = np.arange(1 << codec.code_bits)

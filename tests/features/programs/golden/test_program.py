@@ -71,7 +71,7 @@ class TestKnownAnswers:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_recurrence(seed):
-    """Each span starts at the latest of its bounds, which are computed independently of the model."""
+    """Each span starts at the latest of its lower bounds, which are computed without the model."""
     generator = np.random.default_rng(seed)
     nodes, passes, count = (int(number) for number in generator.integers(1, 4, 3))
     gap, delay = (int(number) for number in generator.integers(0, 10, 2))

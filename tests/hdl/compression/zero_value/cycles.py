@@ -39,7 +39,7 @@ def trace_encoder(elements, keep, last, *, depth, willing, ready):
     fetched = []  # per stored beat, the cycle when it leaves the memory
     exhausted = 0  # when the beat in the output stage is done
     masked = -1  # when the last mask was loaded
-    group = []  # the stored beats of this group: their cycles, and their non-zero elements
+    group = []  # stored beats of this group, each with its cycle and its non-zero elements
     beat = 0
 
     def room():

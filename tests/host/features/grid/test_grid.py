@@ -69,7 +69,7 @@ def test_known_flat_ring():
 
 
 def test_bypass_where_no_cycle_is():
-    """A flat ring of 2 x 3 visits one node twice: as a member, and through the node's other ports."""
+    """A flat ring of 2 x 3 passes one node twice: as a member, and in bypass through its other ports."""
     grid = Topology(2, 3)
     plan = grid.plan(Shape.FLAT)
     check(grid, plan)

@@ -116,7 +116,7 @@ class TestHandOver:
         assert heirs == {2: 0, 3: 6, 4: 7, 5: 0, 8: 6}
 
     def test_all_leave(self):
-        """If no node remains, the lowest joining node gets all rows."""
+        """If all old nodes leave, the lowest joining node gets the sum of their rows."""
         old, new = plan_of(2, 2, "card0"), plan_of(2, 2, "card1")
         result = hand_over({2: golden.bits([1.0]), 3: golden.bits([2.0])}, old, new)
         assert result.heirs == {2: 0, 3: 0}

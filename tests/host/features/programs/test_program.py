@@ -34,7 +34,7 @@ def timed(compiled):
 
 
 def instances(compiled, spans):
-    """Pass, task, start and end of each command, sorted as if they were in a single queue."""
+    """Pass, task, start and end of each command, sorted as if all commands were in a single queue."""
     number = {(queue, index): command.task.place for queue, commands in enumerate(compiled.queues)
               for index, command in enumerate(commands)}
     return sorted((span.number, number[span.queue, span.place], span.start, span.end) for span in spans)

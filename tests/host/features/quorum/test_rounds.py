@@ -191,7 +191,7 @@ def test_too_late_is_dropped():
 
 
 def test_full_weight_is_the_sum_of_sparsify():
-    """If nothing is dropped, applying late with factor 1 equals SPARSIFY's sum of a gradient and its errors."""
+    """With factor 1, APPLY_LATE equals the sum of gradient and errors in a SPARSIFY that drops nothing."""
     generator = np.random.default_rng(1)
     fresh, late = generator.integers(0, 1 << 32, (2, 4000), dtype=np.uint32)
     kept, _ = masking.sparsify(fresh, late, 0)
