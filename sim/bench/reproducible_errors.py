@@ -1,0 +1,70 @@
+"""Errors of sums: ``python -m sim.bench.reproducible_errors`` prints the table of docs/reproducible.md.
+
+For each number of addends, the relative squared error of sums of random numbers: the squared distance from the exact
+sums over their squared length. Beside reproducible sums are those of a ring, with its codecs.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import ring
+from sim.golden.codecs import CODECS
+from sim.golden.reproducible import sum_of
+
+__all__ = ["COUNTS", "DISTRIBUTIONS", "WIDTHS", "errors", "table"]
+
+Addends = npt.NDArray[np.float32]
+
+ELEMENTS = 1 << 17
+COUNTS, WIDTHS, ON_RING = (2, 4, 8, 16, 32), (32, 24, 16, 12, 10), ("raw", "bf16", "mx9")
+
+
+def _gaussian(generator: np.random.Generator, shape: tuple[int, int]) -> Addends:
+    return generator.standard_normal(shape).astype(np.float32)
+
+
+def _log_normal(generator: np.random.Generator, shape: tuple[int, int]) -> Addends:
+    return _gaussian(generator, shape) * np.exp(1.5 * generator.standard_normal(shape)).astype(np.float32)
+
+
+#: Addends by the name of their distribution; log-normal ones have sigma = 1.5 and random signs.
+DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, tuple[int, int]], Addends]] = {
+    "Gaussian": _gaussian, "log-normal": _log_normal}
+
+
+def _on_ring(codec: str, addends: Addends) -> npt.NDArray[np.uint32]:
+    return ring.all_reduce(addends.view(np.uint32), gradient_codec=CODECS[codec],
+                           residuals=np.zeros(addends.shape, np.uint32))[0]
+
+
+def errors(distribution: str, count: int) -> dict[str, float]:
+    """Relative squared error of sums of ``count`` addends, by format."""
+    addends = DISTRIBUTIONS[distribution](np.random.default_rng(count), (count, ELEMENTS))
+    exact = addends.astype(np.float64).sum(axis=0)
+    sums = {**{codec: functools.partial(_on_ring, codec) for codec in ON_RING},
+            **{f"width {width}": functools.partial(_reproducible, width) for width in WIDTHS}}
+    return {name: float((((of(addends).view(np.float32) - exact) ** 2).sum()) / (exact ** 2).sum())
+            for name, of in sums.items()}
+
+
+def _reproducible(width: int, addends: Addends) -> npt.NDArray[np.uint32]:
+    return sum_of(addends.view(np.uint32), width=width)
+
+
+def table() -> Iterator[str]:
+    """Lines of the table, in Markdown."""
+    names = [*ON_RING, *(f"width {width}" for width in WIDTHS)]
+    yield f"| numbers | addends | {' | '.join(names)} |"
+    yield f"|---|---:|{'---:|' * len(names)}"
+    for distribution in DISTRIBUTIONS:
+        for count in COUNTS:
+            row = errors(distribution, count)
+            yield f"| {distribution} | {count} | {' | '.join(f'{row[name]:.1e}' for name in names)} |"
+
+
+if __name__ == "__main__":
+    for line in table():
+        print(line)
