@@ -67,7 +67,7 @@ _WRONG = 2
 
 
 def _value(options: Sequence[str]) -> str | None:
-    """Last value on the command line for an option, under any of its names."""
+    """Return the last value that the command line gives for an option, under any of its names."""
     words = ((*word.partition("="), following) for word, following in itertools.pairwise([*sys.argv, ""]))
     values = [rest if equals else following for name, equals, rest, following in words if name in options]
     return values[-1] if values else None
@@ -129,7 +129,7 @@ def options(version: Annotated[bool, typer.Option(
 def main() -> None:
     """Run the command in ``sys.argv``, print errors as messages without tracebacks, and exit the process."""
     sys.argv[1:] = translated(sys.argv[1:])
-    if sys.stdout is None:  # otherwise, the next file that is opened would become standard output
+    if sys.stdout is None:  # without this check, the next opened file would become standard output
         print("error: Standard output must be open, not closed: send it to a file, or to /dev/null", file=sys.stderr)
         sys.exit(1)
     tolerate(sys.stdout, sys.stderr)

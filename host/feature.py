@@ -101,7 +101,7 @@ class Feature:
         return None
 
     def centroids(self, codec: str, weights: npt.ArrayLike) -> Bits:
-        """Centroids for a weight codec, computed from weights."""
+        """Compute the centroids of a weight codec from weights."""
         raise NotImplementedError
 
     def check_numbers(self, workload: "Workload", config: "TrainingConfig") -> None:
@@ -166,5 +166,5 @@ def feature(name: str) -> Feature:
 
 
 def features_of(config: "Configuration") -> list[Feature]:
-    """Descriptions of the features of a configuration, in the order of the registry."""
+    """Return the descriptions of a configuration's features, in the order of the registry."""
     return [feature(name) for name in config.feature_names]

@@ -176,7 +176,7 @@ def release() -> None:
 
 
 def _forget() -> None:
-    """Leave the locks of a parent process to that process."""
+    """Close the locks that a forked process has inherited; the parent process keeps them."""
     while _claimed:
         os.close(_claimed.popitem()[1])
 

@@ -80,7 +80,7 @@ def handled(handler: Handler, *numbers: signal.Signals) -> contextlib.AbstractCo
 
 @contextlib.contextmanager
 def _replaced(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
-    """Call a function on these signals during the block."""
+    """Within the context, handle these signals with ``handler``; then restore the previous handlers."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield

@@ -38,7 +38,7 @@ def _read() -> dict[str, float]:
 
 
 def known(stage: str) -> float | None:
-    """Most recent duration of a stage, in seconds, of at least :data:`LEAST`; None if there is none."""
+    """Latest recorded duration of a stage, in seconds (at least :data:`LEAST`); None if none is recorded."""
     return _read().get(stage)
 
 

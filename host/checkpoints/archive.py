@@ -39,7 +39,7 @@ __all__ = ["FAR", "FORMAT", "LARGEST", "LARGEST_MANIFEST", "LARGEST_REGION", "MA
 
 SCHEMA = "gradring.checkpoint"
 
-#: Name of a computing node's far memory in a frame's windows.
+#: Name that a frame's windows use for the far memory of a computing node.
 FAR = "far"
 FORMAT = 1
 
@@ -146,7 +146,7 @@ def parse(data: bytes) -> dict[str, Any]:
 
 
 def _check_regions(manifest: dict[str, Any]) -> None:
-    """Raise ``MalformedError`` unless the regions are those named by the frames, in order of name."""
+    """Raise ``MalformedError`` unless regions are sorted by name and are exactly the regions of the frames."""
     regions = {region["name"]: region for region in manifest["regions"]}
     if list(regions) != sorted(regions) or len(regions) != len(manifest["regions"]):
         raise MalformedError("regions must be in the order of their names, each of them once")

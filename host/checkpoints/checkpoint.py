@@ -113,7 +113,7 @@ class ProcessFrame:
     state: Any  # see :func:`host.checkpoints.archive.pack_state`
     step: int = 0  # number of steps so far
     epoch: int = 0  # number of passes over the examples
-    order: Any = None  # state of the order of examples; the manifest has a digest of it; None without an order
+    order: Any = None  # state of the order of examples, or None; the manifest contains its digest
     nodes: int = 1
     words: dict[str, int] = dataclasses.field(default_factory=dict)  # used words in each memory space of a node
 
@@ -160,8 +160,8 @@ def examine(source: bytes | BinaryIO, *, key: bytes, expected: Expectation | Non
 
 
 def admit(archive: Archive, ring: Ring, *, owner: bytes | None = None) -> DeviceFrame:
-    """Check the result of :func:`examine` against a target, from TOO_SMALL to BAD_REGION; the watermark is checked
-    only if the key of its ``owner`` is given."""
+    """Check the result of :func:`examine` against a target ring, for the rejections TOO_SMALL to BAD_REGION; the
+    watermark is checked only if the key of its ``owner`` is given."""
     device = archive.manifest["device"]
     if device is None:
         raise TooSmallError("checkpoint must have a device frame to be restored on nodes")
@@ -192,7 +192,7 @@ def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | 
     key of its ``owner`` is given.
 
     Returns the state of the process, None without a process frame, and the frame of the nodes. Raises
-    ``RejectionError``, and leaves the target unchanged. The target must be in order and idle.
+    ``RejectionError``, and leaves the target unchanged. The target must be free of failures and idle.
     """
     archive = examine(source, key=key, expected=expected)
     frame = admit(archive, ring, owner=owner)

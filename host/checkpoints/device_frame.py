@@ -153,8 +153,8 @@ def read(ring: Ring, live: Live | None = None) -> DeviceFrame:
 def load(ring: Ring, frame: DeviceFrame) -> None:
     """Write a frame to the nodes of a ring, after its links have been reset; nothing is started.
 
-    The ring must be in order and idle. Elements outside the windows, and settings of the fabric, are unchanged.
-    Raises ``ReadBackError`` if a node has received different words of a program than were sent.
+    The ring must be free of failures and idle. Elements outside the windows, and settings of the fabric, are
+    unchanged. Raises ``ReadBackError`` if a node has received different words of a program than were sent.
     """
     devices = ring.devices
     _catch_up(ring, frame.fields["nodes"])
@@ -225,7 +225,7 @@ def scrub(ring: Ring) -> None:
 
 
 def digest(ring: Ring, live: Live | None = None) -> str:
-    """SHA-256 of a frame, by default with all memories; numbers that are used only once are excluded."""
+    """SHA-256 of a frame, by default with all memories, but without the ring's epoch and running numbers."""
     numbers = ring.commands.numbers
     frame = read(ring, live)
     ring.commands.resume_from(*numbers)
@@ -275,7 +275,7 @@ MOST = 1 << 16
 
 
 def missing(devices: Sequence[Device], nodes: Sequence[Mapping[str, Any]]) -> int:
-    """Broadcasts that bring all nodes to a frame's update counts; raises ``TooSmallError`` if impossible."""
+    """Number of broadcasts that give all nodes a frame's update counts. Raises ``TooSmallError`` if impossible."""
     most = MOST if devices[0].config.has_ring else 0
     counts = {node["rank"]: (node["version"] - int(device.read_register("WEIGHT_VERSION"))) % (1 << 32)
               for device, node in zip(devices, nodes, strict=False)
@@ -318,7 +318,7 @@ def commands(data: bytes) -> list[Command]:
 
 
 def _program_regions(ring: Ring) -> dict[str, bytes]:
-    """Commands that nodes have acknowledged, by name of region."""
+    """Return the programs that nodes have acknowledged, as bytes of their commands by name of region."""
     staged = ring.programs.staged
     kept = [(program_region, ring.programs.loaded[1]), (idle_region, [] if staged is None else staged[1])]
     return {region(rank, queue): b"".join(_bytes(command.words()) for command in own)
@@ -418,7 +418,7 @@ def _banked(ring: Ring) -> bool:
 
 
 def _latest(ring: Ring) -> int:
-    """Largest number of an edit that any node has accepted."""
+    """Return the number of the latest edit that any node has accepted."""
     return max(device.read_fields("PROGRAM_SET")["latest"] for device in ring.devices)
 
 

@@ -41,7 +41,7 @@ There: TypeAlias = tuple[Numbers, Numbers]
 _HEADER, _CRC = 3, 1
 _CREDIT = constant("collectives", 2, "the last word that leaves an ingress to the header that its credit allows, "
                    "without the wire", COMPARED)
-#: Maximum number of earlier packets that the walk remembers.
+#: Maximum number of earlier packets that the model of a collective remembers.
 _BACK = 16
 #: Number of segments that fit into the write-back buffer and into the optimizer's gradient banks.
 _ROOM = 2
@@ -90,7 +90,7 @@ class Units:
         return self.rows(elements)
 
     def send(self, there: There, words: Numbers) -> Arrival:
-        """Send a packet on every link, and return the arriving packets."""
+        """Model a packet sent on every link, and return its arrivals at the next nodes."""
         credit = np.roll(self.left[0], -1) + _CREDIT + self.latency
         ready = np.maximum(self.link, credit) + _HEADER
         first = np.where(words > 0, np.maximum(there[0], ready), ready)
@@ -151,7 +151,7 @@ class Units:
         self.stores.append(np.where(elements > 0, stored, self.stores[-1]))
 
     def update(self, filled: Numbers, elements: Numbers) -> There:
-        """Update a segment with complete gradients; return times of the optimizer's first and last input beat."""
+        """Model an update with a segment's complete gradients; return times of the first and last input beat."""
         some = elements > 0
         begun = np.maximum(filled, self.optimizer)
         end = begun + -(-elements // self.timing.update_lanes) * self.timing.interval
@@ -170,7 +170,7 @@ class Units:
                          *(history for name in self._HISTORIES for history in getattr(self, name))])
 
     def move(self, cycles: int) -> None:
-        """Advance all times by ``cycles``, in which the units repeat their work."""
+        """Advance all times by ``cycles``, to skip a period in which the units only repeat their work."""
         for name in self._TIMES:
             setattr(self, name, getattr(self, name) + cycles)
         for name in self._HISTORIES:
@@ -198,7 +198,7 @@ class CollectiveCycles:
     cycles: int
     #: Words sent by the busiest rank, including headers and CRCs.
     words: int
-    #: Words that this rank sends during scatter-reduce, included in ``words``.
+    #: Words that the busiest rank sends during scatter-reduce, included in ``words``.
     scatter: int
 
 
@@ -215,7 +215,7 @@ class _Collective:
         self.scatter_words = np.zeros(costs.nodes, dtype=np.int64)
         self._fused = kind is Collective.FUSED_UPDATE
         self._gathers = kind is not Collective.REDUCE_SCATTER
-        #: Whether reads of the gradients sent first compete with reads of addends, which have a separate reader.
+        #: Whether reads of the gradients that are sent first compete with the separate reader of addends.
         self._shares = timing.grouped and (costs.nodes > 2 or not self._fused)
 
     def _rows(self, segment: int, distance: int) -> Numbers:
@@ -278,7 +278,7 @@ class _Collective:
         return first, last
 
     def _first_coded(self, segment: int) -> There:
-        """Times of the gradients that are sent first and take the same path as all sums."""
+        """Times of the gradients that are sent first, if they take the same path as all sums."""
         timing, units = self._timing, self.units
         rows, words = self._rows(segment, 0), self._costs.scatter(0, segment, 0)
         self._read_ahead(segment)
@@ -374,7 +374,7 @@ class _Collective:
         return begun + self._timing.given, self.units.encoder + self._timing.given
 
     def _restore(self, there: There, segment: int) -> None:
-        """Write back the node's decoded own block before all other blocks."""
+        """Model the write-back of a node's own block, after decoding and before all other blocks."""
         units, elements = self.units, self._costs.elements(segment, 1)
         begun = np.maximum(there[0], units.weights[-1])
         end = np.maximum(begun + np.maximum(self._costs.gather(segment, 1), units.rows(elements)), there[1])
@@ -426,7 +426,7 @@ class _Periods:
     """Detector of periods in the times of a walk."""
 
     def __init__(self, latency: int):
-        # Times that precede all events that can still cause a wait have no effect.
+        # Times too far in the past to cause a wait have no effect.
         self._past = 4096 + 4 * latency
         self._found: list[tuple[int, int, Numbers, list[Numbers], tuple[Numbers, Numbers]]] = []
 
@@ -455,7 +455,7 @@ def collective_cycles(kind: Collective, form: Format, timing: Timing, *, length:
 
 
 def cycles_of_costs(kind: Collective, costs: Costs, timing: Timing, *, latency: int) -> CollectiveCycles:
-    """Model a collective with known costs of packets."""
+    """Return the modelled cycles of a collective, given the costs of its packets."""
     if latency < 1:
         raise ValueError(f"Link latency must be at least 1 cycle, not {latency!r}")
     walk = _Collective(costs, timing, kind=kind, latency=latency)

@@ -59,7 +59,7 @@ class Format:
             raise ValueError(f"Density must be from 0 to 1, not {self.density!r}")
 
     def after(self, gradients: int) -> float:
-        """Density of the sum of a number of gradients."""
+        """Density of a sum of ``gradients`` gradients."""
         if gradients == 0:
             return 0.0
         return self.density if self.zeros is Zeros.TOGETHER else 1 - (1 - self.density) ** gradients
@@ -82,7 +82,7 @@ class Costs:
     Parameters
     ----------
     length, nodes, segment : int
-        Numbers of elements in the vector, of ranks, and of elements in a segment.
+        Number of elements in the vector, number of ranks, and number of elements in a segment.
     sums : bool
         Whether sums are gathered, as in an all-reduce, instead of weights.
     """
@@ -122,7 +122,7 @@ class Costs:
         return np.asarray(-(-elements // GROUP) + self._nonzeros(hop, segment, distance))
 
     def positions(self, hop: int, segment: int, distance: int) -> Numbers:
-        """Number of positions where a sum of ``hop`` gradients, or an addend, is nonzero."""
+        """Number of positions at which a sum of ``hop`` gradients, or the gradient added to it, is nonzero."""
         return self._nonzeros(hop, segment, distance)
 
     def own(self, hop: int, segment: int, distance: int) -> Numbers:
@@ -144,7 +144,7 @@ class Costs:
         return np.asarray(np.rint(self.form.after(hop + 1) * self.elements(segment, distance)).astype(np.int64))
 
     def _spread_over(self, segment: int) -> Numbers:
-        """Number of nonzero elements in a segment of each block: quantiles, in irregular order."""
+        """Modelled number of nonzero elements of each block in a segment: quantiles, in irregular order."""
         elements = np.clip(self.sizes - self.segment * segment, 0, self.segment)
         nonzeros = np.zeros(self.nodes, dtype=np.int64)
         for count in np.unique(elements):

@@ -78,7 +78,7 @@ def _between(xs: tuple[int, ...], ys: tuple[float, ...], x: int) -> float:
 class Costs:
     """Estimated durations of commands."""
 
-    #: Examples per node in each pass: the size of the largest share of a batch.
+    #: Examples per node in each pass: the number of examples in the largest share of a batch.
     examples: int
     #: Multiply-adds per cycle.
     macs: int = MACS
@@ -91,7 +91,7 @@ class Costs:
                 raise ValueError(f"{name} must be at least {least}, not {value!r}")
 
     def compute(self, multiplications: int) -> int:
-        """Cycles of a COMPUTE with this number of multiply-adds per example."""
+        """Return the cycles of a COMPUTE command, given the number of multiply-adds per example."""
         return -(-self.examples * multiplications // self.macs)
 
     def collective(self, kind: Collective, length: int, *, nodes: int) -> int:

@@ -91,7 +91,7 @@ class ProgramRun:
     passes: int
     model: int = 0  # number of the program that is loaded
     parity: int = 0  # copy of the weights (0 or 1) that commands with ``alternate`` use in the first pass
-    # offset of the numbers of collectives in the first pass, and its increase from pass to pass
+    # offset that is added to collective numbers in the first pass, and the increase of the offset from pass to pass
     collective: int = 0
     collectives: int = 0
     # number of the run, 1 to 63: the same on all nodes of a ring, and different from the last 62 numbers. With 0,

@@ -59,7 +59,7 @@ class PendingCommand(Generic[T]):
         return self.conclude()
 
     def abandon(self, error: RingError) -> None:
-        """Make this error the result, in place of events that will not arrive."""
+        """End the command with ``error`` as its result, instead of waiting for events that will not arrive."""
         self.collected = self._concluded = True
         self._error = error
 
@@ -102,7 +102,7 @@ class CommandQueueing:
         self._epoch, self._latest = epoch, collective
 
     def take_numbers(self, count: int) -> int:
-        """Reserve ``count`` numbers of collectives, and return the first."""
+        """Reserve ``count`` consecutive collective numbers, and return the first of them."""
         first = (self._latest + 1) % (1 << 16)
         self._latest = (self._latest + count) % (1 << 16)
         return first
@@ -116,7 +116,7 @@ class CommandQueueing:
         return operation in self._queues
 
     def abandon(self) -> None:
-        """Make all pending commands fail, before the ring is put in order."""
+        """Make all pending commands fail, before the ring is recovered."""
         for pending in self._queued:
             name = pending.operation.name.lower().replace("_", "-")
             pending.abandon(RingError(f"{name} failed: the ring was brought in order before it had ended", cause=None,
@@ -220,8 +220,8 @@ class CommandQueueing:
     def settle(self, events: list[Event | None]) -> tuple[list[int] | None, int]:
         """Wait until no word moves, and add late events to ``events``.
 
-        Returns the words missing after each link since the ring was last in order (None if words still move), and the
-        number of cycles without a word before the words were counted.
+        Returns the words missing after each link since the ring was last recovered (None if words still move), and
+        the number of cycles without a word before the words were counted.
         """
         rest = 2 * self._timeout
         moved = self._counters.moved()
@@ -260,5 +260,5 @@ class CommandQueueing:
         return self._push(operation, tagged, patience=patience, on_ring=False, conclude=checked)
 
     def run_apart(self, commands: dict[int, Command], *, patience: int = 0) -> dict[int, Event]:
-        """Run different commands, by rank of their nodes, and wait for all; see :meth:`submit_apart`."""
+        """Run a different command on each node, given by rank, and wait for all; see :meth:`submit_apart`."""
         return self.submit_apart(commands, patience=patience).result()

@@ -399,7 +399,7 @@ class Device:
             return records(words, int(self.read_register("TRACE_POINTER")), since)
         pointer = int(self.read_register("TRACE_POINTER"))
         first, count = 2 * since % space.words, 2 * (pointer - since)
-        if not 0 <= count <= space.words - first:  # records wrap around the end of the memory, or are too many
+        if not 0 <= count <= space.words - first:  # the records wrap around, or are too many for the memory
             first, count = 0, space.words
         words = np.zeros(space.words, np.uint32)
         if count:

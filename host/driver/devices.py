@@ -73,7 +73,7 @@ class Devices(tuple[Device, ...]):
         self.configs: list[Configuration] = list(dict.fromkeys(device.config for device in self))
         self.config = self.configs[0]
         self.formats = Formats(self.configs)
-        self.timeout = timeout  # cycles without a word on a node's links until it abandons a command
+        self.timeout = timeout  # cycles without a word on its links after which a node abandons a command
 
     @property
     def privileged(self) -> bool:

@@ -30,7 +30,7 @@ class RingError(ExpectedError):
 
     @property
     def transient(self) -> bool:
-        """Whether the same command may succeed after recovery of the ring, since no node rejected it."""
+        """Whether the command may succeed if it is repeated after recovery of the ring: no node rejected it."""
         return not any(event is not None and event.status in REFUSED for event in self.events)
 
 

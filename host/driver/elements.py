@@ -31,7 +31,7 @@ class ElementFormat:
         return words
 
     def number(self, name: str, value: float, least: int, end: int) -> int | float:
-        """Value for a register; integer formats check that it is at least ``least`` and below ``end``."""
+        """Return the value for a register; integer formats check that it is at least ``least`` and below ``end``."""
         return float(np.float32(value))
 
 

@@ -28,7 +28,7 @@ class UnknownOpcodeError(DeviceError):
 
 
 class BadLengthError(DeviceError):
-    """The packet's length differs from the length in its header, or its count is not allowed."""
+    """The packet's length differs from the length in its header, or the header's count is not allowed."""
 
 
 class BadAddressError(DeviceError):

@@ -87,7 +87,7 @@ def _steps(devices: Devices, windows: _Windows) -> Iterator[dict[int, tuple[int,
 
 
 def _move(devices: Devices, operation: Operation, step: Mapping[int, tuple[int, int, int]]) -> None:
-    """Move a part between the start of the activation memory and the far memory, on each node with a part."""
+    """Move data between the activation memory's start and the far memory, on each node with a piece."""
     for rank, (_, first, count) in step.items():
         device = devices[rank]
         device.push(device.named(Command(operation=operation, weight_base=0, state_base=first, length=count)))

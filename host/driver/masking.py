@@ -126,7 +126,7 @@ def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int, elem
     each_job = _JOB_ELEMENTS[element]
     regions: list[Region] = []
     pieces: list[_Piece] = []
-    used = external = 0  # elements, and words of external masks, in these pieces
+    used = external = 0  # elements and external-mask words in ``pieces`` so far
     for number, job in enumerate(jobs):
         each = job.rows * _up(job.columns, lanes)
         first = 0

@@ -73,7 +73,7 @@ class Buffers:
     # one word per element of the vector
     gradients: Buffer
     weights: Buffer
-    state: Buffer | None = None  # words of the largest block of a node, in each state plane and in the master weights
+    state: Buffer | None = None  # a word per element of the largest block, in each state plane and master weights
     # in the weight memory: values that :meth:`host.driver.node_operations.NodeOperations.sparsify` has not sent
     errors: Buffer | None = None
 
@@ -122,7 +122,7 @@ class Allocator:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """Reserved buffers, in order of space and base."""
+        """Reserved buffers, in the order of their memory spaces and addresses."""
         return tuple(sorted(self._buffers, key=lambda buffer: (list(REGION_BASES).index(buffer.space), buffer.base)))
 
     def room(self, space: str) -> int:
@@ -235,8 +235,8 @@ class Allocation:
 
 
 def distance_of(node: NodeConfig) -> int:
-    """Distance in elements from the first copy of weights to the second, for layers with two copies; it also applies
-    to inputs, labels and lists."""
+    """Distance in elements between the two copies of the weights of a layer; the same distance applies to copies of
+    inputs, labels and lists."""
     return int(node.memories.weight) // 2
 
 

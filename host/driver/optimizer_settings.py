@@ -29,10 +29,10 @@ class Settings:
     clip: float = math.inf  # largest magnitude of a scaled gradient
     # with AdamW, factor of the weight; otherwise, fraction of the weight that is added to the gradient
     weight_factor: float = 0.0
-    # factors of the first state plane and of the gradient that is added to it
+    # factors by which the first state plane and the gradient added to it are multiplied
     first_decay: float = 0.0
     first_gain: float = 1.0
-    # factors of the second state plane and of the squared gradient that is added to it
+    # factors by which the second state plane and the squared gradient added to it are multiplied
     second_decay: float = 0.0
     second_gain: float = 0.0
     epsilon: float = 0.0  # term that is added to the square root of the second state plane

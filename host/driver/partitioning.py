@@ -23,7 +23,7 @@ __all__ = ["MIN_GAIN", "Partitioning", "choose", "link_rates"]
 #: Smallest fraction of the modelled cycles that a different partition must save to be chosen.
 MIN_GAIN = 0.05
 
-#: Lengths of the two broadcasts from a root, in segments; the difference in cycles excludes start and end.
+#: Lengths of the two broadcasts from a root, in segments; their difference in cycles excludes start and end.
 _SEGMENTS = 4, 12
 
 #: Links are considered equally fast if their costs per word differ by a smaller factor.

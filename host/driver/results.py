@@ -47,7 +47,7 @@ class MaskOutcome:
     """Result of a mask operation."""
 
     results: list[list[Matrices]]  # masked matrices of each job, for each node
-    replaced: list[int]  # number of elements on each node that the alternative has replaced
+    replaced: list[int]  # number of elements per node that masks have replaced by the alternative
     cycles: Cycles  # sum over successive commands, each counted on its slowest node
     commands: int  # number of successive commands
 
@@ -56,5 +56,5 @@ class MaskOutcome:
 class SparsifyOutcome:
     """Result of a sparsify operation."""
 
-    dropped: list[int]  # number of elements on each node that became errors
+    dropped: list[int]  # number of elements per node that were not kept and have become errors
     cycles: Cycles  # cycles on the slowest node

@@ -62,8 +62,8 @@ class ConnectedNodes:
         self.commands = CommandQueueing(self.devices, self.counters)
 
     def connect(self) -> None:
-        """Check that every device is a node of the expected configuration, and put the ring in order, unless the
-        driver is a tenant's own: the privileged host has then done so.
+        """Check that every device is a node of the expected configuration, and recover the ring, unless the driver is
+        a tenant's own; the privileged host has then done so.
 
         Raises ``ConfigurationError`` if a device is a different design, or a node of a different configuration.
         """
@@ -74,7 +74,7 @@ class ConnectedNodes:
             self.recover()
 
     def recover(self) -> None:
-        """Put the ring in order after a failure: stop all commands, and drop all events and all words on the links.
+        """Recover the ring after a failure: stop all commands, and drop all events and all words on the links.
 
         Memories and settings stay unchanged, and pending commands fail. Raises ``RingError`` if the devices belong to
         a tenant: only the privileged host can recover the ring, also for a tenant's job.

@@ -44,7 +44,7 @@ class WeightUpdates:
         raise NotImplementedError
 
     def distribute(self, weights: npt.NDArray[Any], where: Where | None = None) -> None:
-        """Give all nodes the same weights, in the form that a fused update leaves.
+        """Give all nodes the same weights, in the form in which a fused update would store them.
 
         On nodes with master weights, each block becomes the master weights of the node that owns it. With a weight
         codec, all nodes then receive the block's decoded codes through a fused update with zero gradients and special
@@ -63,7 +63,7 @@ class WeightUpdates:
         self.fused_update(vector)
 
 
-#: Parts of a vector that each collective uses.
+#: Buffers of a vector that each collective uses, by name.
 _PARTS = {
     Operation.FUSED_UPDATE: ("gradients", "weights", "state"),
     Operation.ALL_REDUCE: ("gradients",),

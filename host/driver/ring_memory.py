@@ -298,7 +298,7 @@ class RingMemory:
 
 
 def _length(where: Where) -> int:
-    """Number of elements in the vector; it cannot be derived from a buffer of state."""
+    """Number of elements in a vector; a single buffer of state does not determine it."""
     if isinstance(where, Buffer):
         raise ValueError(f"State must be named by the buffers of its vector, or by a length, not by {where}")
     return where if isinstance(where, int) else where.length

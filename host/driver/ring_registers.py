@@ -20,7 +20,7 @@ class RingSettings:
 
     @property
     def known(self) -> dict[str, int | float]:
-        """Registers that this driver has written since the ring was last put in order, with their values."""
+        """Registers that this driver has written since the ring was last recovered, with their values."""
         return dict(self._known)
 
     def forget(self) -> None:
@@ -32,7 +32,7 @@ class RingSettings:
         self.write_registers(settings.registers())
 
     def write_registers(self, values: dict[str, int | float]) -> None:
-        """Write the values of registers that differ from the known ones."""
+        """Write the registers with values that differ from their last known values."""
         written = {**self._known, **values}
         # Values are compared as texts, which distinguish -0.0 from 0.0.
         changed = [name for name in values if repr(self._known.get(name)) != repr(values[name])]
@@ -63,7 +63,7 @@ class RingCounters:
     def __init__(self, devices: Devices):
         self._devices = devices
         self._topology = RingTopology(len(devices))
-        self._lost = [0] * len(devices)  # words that were missing after each link when the ring was last in order
+        self._lost = [0] * len(devices)  # words that were missing after each link when the ring was last recovered
 
     def read(self) -> list[dict[str, int]]:
         """Read all counters of each node; golden nodes have no cycle counters."""
@@ -83,7 +83,7 @@ class RingCounters:
         self._lost = self._differences(self.moved())
 
     def missing(self, moved: Sequence[Moved]) -> list[int]:
-        """Words missing after each link since the ring was last in order; negative if words have arrived late."""
+        """Words missing after each link since the ring was last recovered; negative if words have arrived late."""
         return [(now - then + (1 << 31)) % (1 << 32) - (1 << 31)
                 for now, then in zip(self._differences(moved), self._lost, strict=True)]
 

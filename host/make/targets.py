@@ -93,7 +93,7 @@ class Target:
     note: str = ""  # line printed before the commands
 
     def mode(self, values: Mapping[str, str]) -> "Target":
-        """This target, or the mode selected by a variable."""
+        """Return this target or, if a variable selects one of its modes, that mode."""
         return next((mode for name, mode in self.modes.items() if _on(values.get(name, ""))), self)
 
     def commands(self, values: Mapping[str, str]) -> list[list[str]]:
@@ -172,7 +172,7 @@ def find_target(goal: str) -> Target:
 
 
 def check_known(goals: Sequence[str], values: Mapping[str, str]) -> None:
-    """Raise ``ValueError`` unless each variable belongs to a goal, given the other variables that are set."""
+    """Raise ``ValueError`` for a variable that no goal has, given the other variables that are set."""
     chosen = [find_target(goal) for goal in goals]
     known = {name: variable for target in chosen for name, variable in target.mode(values).variables.items()}
     for wrong in (name for name in values if name not in known):
@@ -230,7 +230,7 @@ def _rows(target: Target) -> Iterator[str]:
 
 
 def manual(name: str) -> str:
-    """List of the variables of a target and of its modes, by section."""
+    """List the variables of a target and of its modes, by section."""
     target = find_target(name)
     lines = [f"make {name}: {target.text}", *_rows(target)]
     for selector, mode in target.modes.items():

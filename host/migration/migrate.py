@@ -100,7 +100,7 @@ class MigrationError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Downtime:
-    """Number of cycles that the job was stopped, from its last event to its first command on the target."""
+    """Cycles for which the job was stopped, from its last event to its first command on the target."""
 
     read: int  # cycles on the source
     # cycles on the target
@@ -115,7 +115,7 @@ class Downtime:
 
     @property
     def bound(self) -> float:
-        """Upper limit of the cycles: three passes over the live words plus 4,000 cycles, and 10 % on top."""
+        """Upper limit of the cycles: three cycles per live word plus 4,000 cycles, increased by 10 %."""
         return 1.1 * (3 * self.live_words + 4000)
 
 
@@ -192,7 +192,7 @@ def settle(ledger: LedgerParty, sites: Sequence[SiteParty]) -> SiteParty:
                           f"{entry.owner}")
     for site in sites:
         if site is not owner:
-            with contextlib.suppress(Exception):  # of any kind: the job must not wait for this site
+            with contextlib.suppress(Exception):  # ignore any error: the job must not wait for this site
                 site.scrub()
     owner.go_on(sequence=entry.sequence)
     return owner

@@ -176,7 +176,7 @@ class _Remote:
         return answer.value
 
     def _connected(self) -> Client:
-        """Return the connection; if there is none, connect, with proofs of the key by both ends."""
+        """Return the connection; if there is none, connect, and let both ends prove that they have the key."""
         if self._connection is not None:
             return self._connection
         self._connection = connection = Client(self._address, MESSAGES)

@@ -137,7 +137,7 @@ class Site:
         return 0 if self._open is None else self._open.clock()
 
     def pass_cycles(self, words: int) -> int:
-        """See :meth:`Fabric.pass_cycles`; 0 while the fabric is closed."""
+        """Return the result of :meth:`Fabric.pass_cycles`, or 0 while the fabric is closed."""
         return 0 if self._open is None else self._open.pass_cycles(words)
 
     def open(self) -> Ring:

@@ -257,7 +257,7 @@ EPSILON = 1e-5
 
 
 class Embedding(Layer):
-    """A vector for each character, plus one for its position. The input is characters, which have no gradient."""
+    """Sum of a character's vector and its position's vector. The input is characters, which have no gradient."""
 
     def __init__(self, characters: int, positions: int, width: int):
         self.characters = characters

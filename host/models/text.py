@@ -101,8 +101,8 @@ def collate(sequences: Sequence[Characters]) -> Batch:
 class Bigram:
     """Probability of a character given the previous one: relative frequencies, with ``smoothing`` added to counts.
 
-    By default, the smoothing is the value, out of several, with the smallest loss on every tenth sequence, with
-    counts from the remaining sequences.
+    By default, the smoothing is selected from several values for the smallest loss on every tenth sequence, with
+    counts taken from the remaining sequences.
     """
 
     def __init__(self, sequences: Sequence[Characters], *, smoothing: float | None = None):

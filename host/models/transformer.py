@@ -48,9 +48,9 @@ Pass = Generator[Request, Array, T]
 
 
 def lockstep(passes: Sequence[Pass[T]], answer: Callable[[list[Request | None]], Sequence[Array | None]]) -> list[T]:
-    """Run passes side by side, and return their results.
+    """Run several passes in lockstep, and return their results.
 
-    ``answer`` returns the masked values of each pass, given all requests; both are None for an ended pass.
+    ``answer`` returns masked values for each pass, given all requests; an ended pass has None for both.
     """
     results: dict[int, T] = {}
     answers: Sequence[Any] = [None] * len(passes)

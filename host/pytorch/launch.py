@@ -97,7 +97,7 @@ def _command_line(process: int | str) -> str:
 
 MODULE = "host.pytorch.rank"
 
-#: Program in a clone that runs a module regardless of PYTHONPATH; a wheel's modules have unique names.
+#: Program that runs a module regardless of PYTHONPATH in a clone; an installed wheel has unique module names.
 _NAMES = Path(__file__).parents[2] / "gradring" / "names.py"
 _STARTER = [str(_NAMES)] if _NAMES.is_file() else ["-m"]
 

@@ -31,7 +31,7 @@ ADDRESS = "GRADRING_ADDRESS"
 KEEPS = "GRADRING_KEEPS"
 #: 1 if backend gloo, requested by name, is replaced by the ring.
 REPLACE = "GRADRING_REPLACE"
-#: Number of an open file of rank 0: the listening socket of PyTorch's store at MASTER_PORT.
+#: File descriptor, in rank 0, of the listening socket for PyTorch's store at MASTER_PORT.
 STORE = "GRADRING_STORE"
 
 
@@ -52,7 +52,7 @@ class Made:
     """Numbers of steps and passes of a rank up to a request; they differ if one rank skips a step or pass."""
 
     steps: _Count = 0  # calls of the optimizer's ``step()``
-    # passes of the modules concerned that sum gradients
+    # passes in which the modules concerned sum gradients
     forward: _Count = 0
     backward: _Count = 0
 
@@ -94,7 +94,7 @@ class AllReduce(Request):
 
     values: Annotated[Vector, Dimensions(1)]
     job: _Count | None = None  # index of the first value in the longer vector that the values are a part of
-    # indices of the values in that job's vector
+    # indices of the values in the vector of their job
     places: Annotated[npt.NDArray[np.int64], Dimensions(1)] | None = None
     begin: _Count = 0  # index of the first value in a longer vector, of which these are a part
     group: _Count = 0  # number of the process group, in order of creation, among the groups that contain all ranks
@@ -154,7 +154,7 @@ class Failed:
 
 @dataclasses.dataclass(frozen=True)
 class Listen:
-    """On this connection, the rank waits for the text of an error that ends all ranks."""
+    """The rank waits on this connection for the text of an error that ends all ranks."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

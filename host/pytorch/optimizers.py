@@ -53,7 +53,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
 
     #: Arguments that nodes support.
     _taken: tuple[str, ...] = ()
-    #: Whether the optimizer's step sums the gradients.
+    #: Whether the optimizer's step sums the gradients over all ranks.
     on_nodes = True
     #: Names that torch.optim uses for the optimizer state held in each plane.
     _planes: tuple[str, ...] = ()
@@ -130,7 +130,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
                 yield parameter, slice(first, end)
 
     def _flat(self, tensor: Callable[[torch.Tensor], torch.Tensor | None]) -> Vector:
-        """Concatenate a tensor of each parameter, or zeros where there is none."""
+        """Concatenate one tensor for each parameter; zeros replace a tensor that is missing."""
         vector = np.zeros(self._places[-1].stop, np.float32)
         for parameter, elements in self._slices():
             values = tensor(parameter)

@@ -21,7 +21,7 @@ __all__ = ["install", "is_owned", "note_local", "note_mean", "own"]
 _owners: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 #: Owned parameters that were later also passed to an optimizer, until the next ownership check.
 _claimed: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
-#: Parameters with a gradient that was left local by a backward pass.
+#: Parameters with a local gradient, which a backward pass has not averaged.
 _local: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 
 

@@ -188,7 +188,7 @@ def _operation(kind: Any, options: Any = None, timeout: Any = None, *, opts: Any
     """Operation of a reduction, from any form of arguments that ``ProcessGroup`` accepts."""
     chosen = next((form for form in (options, opts, op) if form is not None), kind())
     chosen = getattr(chosen, "reduceOp", chosen)
-    # `reduceOp` has a special type, and is unequal to all operations; its `op` can be compared.
+    # `reduceOp` has a special type that never equals an operation; its `op` can be compared.
     return getattr(chosen, "op", chosen)
 
 

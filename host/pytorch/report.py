@@ -127,7 +127,7 @@ def _reason(backends: Sequence[str]) -> str:
 
 
 def verdict(report: dict[str, Any]) -> str:
-    """Verdict on the comparison with the golden model, in a sentence."""
+    """Return a sentence with the result of the comparison with the golden model."""
     count = report["operations"]
     if not count:
         return f"No sum went over the ring: {_reason(report['backends'])}."

@@ -57,7 +57,7 @@ def _run(arguments: list[str]) -> None:
 
 
 def _failed(error: Exception) -> bool:
-    """Report the error that ends this rank; return whether it is the first, and not the ring's error."""
+    """Report the error that ends this rank; return whether it is the first error and is not from the ring."""
     text = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
     # Errors of gloo are RuntimeErrors.
     failure = Failed(rank=int(os.environ["RANK"]), error=text, own=not isinstance(error, RuntimeError))

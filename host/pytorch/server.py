@@ -30,7 +30,7 @@ _CAUSE = 0.5
 #: Errors of an operation that have a message for the user. A ValueError means that a request was rejected before
 #: nodes received any values; after any other error, the ring does not serve any rank.
 _NAMED = (RingError, DeviceError, JobError, OSError)
-#: Maximum length of a rank's own text in a reason.
+#: Maximum length of the text of a rank's error within a reported reason.
 _MAX_TEXT = 500
 #: Maximum number of unknown connections, as a multiple of the number of ranks plus four.
 _UNKNOWN = 4
@@ -92,7 +92,7 @@ class RingServer:
         # Backends of the groups of all ranks that each rank has joined: the ring's, and backends requested by name.
         self.backends: dict[int, list[str]] = {}
         self.begun = 0  # number of ranks that have started the script
-        self.since = time.monotonic()  # time when the server or, later, the last rank started
+        self.since = time.monotonic()  # time when the server started; later, when the last rank started
 
     def close(self) -> None:
         """Close all connections."""
@@ -125,7 +125,7 @@ class RingServer:
             self.fail(f"Rank {rank} has ended, {reason}; the others cannot go on without it")
 
     def stopped(self, ranks: Sequence[int]) -> None:
-        """Record, at intervals, which ranks a signal has stopped. These ranks are slow even if no rank requests an
+        """Record, at intervals, the ranks that a signal has stopped. They count as slow even if no rank requests an
         operation of the ring, since other ranks may wait for them in gloo."""
         now = time.monotonic()
         self._stopped = {rank: self._stopped.get(rank, (now, False)) for rank in ranks}
@@ -158,7 +158,7 @@ class RingServer:
 
     def _blame(self) -> None:
         """Answer ranks that have failed. The first failure is the reason, unless a different rank may have caused it;
-        the cause is soon known."""
+        the real cause is then awaited for a short time."""
         for rank, (since, failure, peer) in sorted(self._failed.items(), key=lambda item: item[1][0]):
             own = failure.own or (time.monotonic() - since > _CAUSE and not self._lost)
             if self.error is None and not own:

@@ -82,7 +82,7 @@ class Wave:
         return name in self._signals
 
     def changes(self, name: str) -> Changes:
-        """Changes of a signal; the first is its value at the start."""
+        """Changes of a signal, as pairs of time and value; the first gives the value at the start."""
         with self._errors():
             return [(int(time), value) for time, value in self._signals[name].tv]
 
@@ -143,7 +143,7 @@ class Seen:
 
     @property
     def roles(self) -> list[tuple[str, int | None]]:
-        """Meaning of each word, and the index of its element if it contains one."""
+        """Role of each word of the packet, and the index of the element that it contains, if any."""
         roles: list[tuple[str, int | None]] = [(f"header{word}", None) for word in range(HEADER_WORDS)]
         if self.codec == "zero_value":
             indices: Iterator[int] = iter(())

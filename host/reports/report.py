@@ -81,7 +81,7 @@ class _Run:
 
     @property
     def density_per_hop(self) -> list[float]:
-        """Mean density at each hop, over the steps with rings that have this hop."""
+        """Mean density at each hop, over all steps in which the ring was large enough to have that hop."""
         densities = [step.density for step in self.training.steps]
         means = np.nanmean(hops(densities), axis=0) if self.training.changes else np.mean(densities, axis=0)
         return list(means.tolist())
@@ -255,7 +255,7 @@ def write_page(report: dict[str, Any], directory: pathlib.Path, *,
 
 
 def _measures(report: dict[str, Any]) -> Table:
-    """Table of losses, and of the model's measures, at each measurement."""
+    """Table of the training loss, and of held-out loss or test accuracy, at each measurement."""
     text = report["workload"] == "text"
     measures = ((f"loss_per_{'interval' if text else 'epoch'}", "training loss", ".4f"),
                 ("held_out_loss_per_interval", "held-out loss", ".4f") if text else

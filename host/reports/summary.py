@@ -45,7 +45,7 @@ def _hops(density: list[float]) -> str:
 
 
 def _traffic(report: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, str]]:
-    """Cost of a run on the links, or compression of gradients for a node without links."""
+    """Traffic of a run on the links or, for a node without links, its compression of gradients."""
     steps, words = report["steps"], ratio_text(run["words_sent"], run["words_dense"])
     mark = ", modelled" if report["modelled"] else ""
     if only_compresses(report):
@@ -92,7 +92,7 @@ def _masks(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _repairs(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Faults of the links, and how they were repaired."""
+    """Return the rows on the faults of the links and on their repair."""
     faults = report["faults"]
     return [] if faults is None else [
         ("faults of links · rate · seed", f"{report['faults_injected']:,} · {faults['rate']:g} · {faults['seed']}"),
@@ -201,7 +201,7 @@ def schedules_of(report: dict[str, Any]) -> list[Table]:
 
 
 def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Name and value of each line of the table; with a density, also the value of the dense run."""
+    """Name and value for each row of the summary table; with a density, also the value of the dense run."""
     other = report["comparison"]
     if report["training"]["density"] is not None:
         rows: list[tuple[str, ...]] = [*_sparse(report, report)]

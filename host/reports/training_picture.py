@@ -60,7 +60,7 @@ def _codecs(report: dict[str, Any]) -> str:
 
 
 def only_compresses(report: dict[str, Any]) -> bool:
-    """Whether the words come from a node that compresses its gradients but has no links."""
+    """Whether a run's words are from a node that compresses its gradients but has no links."""
     return bool(report["configuration"]["kind"] == "int16")
 
 
@@ -156,7 +156,7 @@ def _draw_words(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _draw_repairs(axes: Any, report: dict[str, Any]) -> None:
-    """Draw the words that links have repeated, in steps with a fault."""
+    """Draw the number of words that the links repeated in each step, for steps with repetitions."""
     repeated = _column(report, "words_repeated") / 1000
     mended = repeated > 0
     axes.vlines(_column(report, "number")[mended], 0, repeated[mended], color=_SCATTER, linewidth=1.2,

@@ -34,7 +34,7 @@ class Coupling:
     other: str | tuple[str, ...]
     #: Values of the other field that allow the option; None means any value, and () means that it must not be set.
     allowed: tuple[Any, ...] | None
-    #: Reason why the option does not apply otherwise.
+    #: Reason why the option does not apply if the other field has a different value.
     reason: str
     value: Any = None
 
@@ -91,6 +91,6 @@ def _is_absent(value: Any) -> bool:
 
 
 def _value(spec: RunSpec, path: str) -> Any:
-    """Value of a field; all schedules with their own loop use momentum."""
+    """Return the value of a field; the rule is momentum for every schedule with its own loop."""
     has_momentum = path == "optimizer.rule" and spec.schedule is not None and spec.schedule.applicable is not None
     return OptimizerName.MOMENTUM if has_momentum else spec.value(path)

@@ -66,7 +66,7 @@ def _schedule(spec: RunSpec) -> RunSpec:
 
 
 def is_programmed(spec: RunSpec) -> bool:
-    """Whether nodes compute with a program unless a different schedule is requested."""
+    """Whether nodes compute with a program by default, if no other schedule is requested."""
     return (spec.compute.on == NODE and spec.workload.name is WorkloadName.DIGITS and spec.formats.density is None
             and spec.backend.board is None)
 

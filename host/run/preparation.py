@@ -44,7 +44,7 @@ class Preparation:
     task: Workload
     #: Configurations of the successive runs.
     configs: list[TrainingConfig]
-    #: The last configuration, if it is only for comparison.
+    #: Configuration of the comparison run, which is the last of ``configs``; None without a comparison.
     plain: TrainingConfig | None = None
     #: Rings of a grid, and their changes.
     reconfiguration: "ReconfigurationPlan | None" = None
@@ -174,7 +174,7 @@ def _far_memory(spec: RunSpec) -> FarMemory | None:
 
 def _task(spec: RunSpec, config: TrainingConfig, node: Configuration, say: Callable[[str], None]) -> (
         tuple[TrainingConfig, Workload]):
-    """Create model and data. If a board has no room for a hidden layer, the default perceptron has none."""
+    """Create the model and the data. If a board has no room for a hidden layer, the default perceptron has none."""
     if spec.workload.name is WorkloadName.TEXT:
         return config, CharacterModel(topics(context=TransformerConfig.context))
     data = digits()

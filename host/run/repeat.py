@@ -1,4 +1,4 @@
-"""Comparison of a run with an earlier report that it reproduces."""
+"""Comparison of a run with the report of an earlier run that it should reproduce."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from host.schema import read_report
 
 __all__ = ["check_report", "comparison", "described", "digest"]
 
-#: Names of the lists of steps in different kinds of reports, and the compared figures of a step, with their labels.
+#: Keys of a report that contain its list of steps, and, by label, the figures of a step that are compared.
 _STEPS = ("per_step", "updates")
 _COMPARED = {"losses": ("loss",), "cycles": ("cycles", "cycle"), "words": ("words_sent",)}
 

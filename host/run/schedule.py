@@ -39,7 +39,7 @@ class Schedule(Section):
     has_latency: ClassVar[bool] = True
     #: Formats that can be set: weights, gradients, or both.
     formats: ClassVar[tuple[str, ...]] = ()
-    #: Defaults of the workload, if they differ from the defaults of a run in steps.
+    #: Defaults for the workload; None if they are the same as for a run in steps.
     workload: ClassVar[Mapping[str, Any] | None] = None
     #: Default learning rate, for a schedule that supports momentum only.
     learning_rate: ClassVar[float | None] = None
@@ -76,7 +76,7 @@ class Schedule(Section):
         return {}
 
     def configs(self, config: "TrainingConfig") -> "list[TrainingConfig]":
-        """Configurations of the schedule's runs in steps."""
+        """Return the training configuration of each run in steps that the schedule consists of."""
         return [config]
 
     def check(self, spec: "RunSpec") -> None:

@@ -279,7 +279,7 @@ SCHEDULES: dict[str, type[Schedule]] = {Update.kind: Update} | {
 
 
 def flag(path: str) -> str:
-    """Option for a field on the command line, such as ``--momentum`` for ``optimizer.momentum``."""
+    """Return the command-line option for a field, such as ``--momentum`` for ``optimizer.momentum``."""
     section, _, name = path.partition(".")
     kinds = tuple(SCHEDULES.values()) if section == "schedule" else (SECTIONS[section],)
     flags = next((kind.options()[name].flags for kind in kinds if name in kind.options()), (f"--{name}",))

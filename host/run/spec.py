@@ -37,7 +37,7 @@ _LARGEST = 1 << 20
 
 
 class SpecError(ValueError):
-    """A text does not describe a run; the message names the field."""
+    """A text does not describe a valid run; the message names the field with the error."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

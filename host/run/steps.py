@@ -1,4 +1,4 @@
-"""Runs in which all workers step together, from description to files: schedules update and program."""
+"""Runs in which all workers step together, from the description to the files written."""
 
 import contextlib
 import dataclasses

@@ -226,7 +226,7 @@ def length_of(head: bytes | bytearray | memoryview) -> int | None:
 
 
 class _Reader:
-    """Reader of the contents of a message, in order."""
+    """Reader that takes the contents of a message from front to back."""
 
     def __init__(self, view: memoryview) -> None:
         self.view = view

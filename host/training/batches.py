@@ -130,7 +130,7 @@ class Shares:
         order = np.random.default_rng((seed, _DEALT)).permutation(len(labels))
         sorted_, dealt = np.split(order, [round(skew * len(labels))])
         sorted_ = sorted_[np.argsort(labels[sorted_], kind="stable")]
-        # Workers with one more example from the first part get one fewer from the second part.
+        # Workers with one more example from ``sorted_`` get one fewer from the remaining examples.
         self._examples = [np.concatenate([own, rest]) for own, rest in zip(
             np.array_split(sorted_, workers), reversed(np.array_split(dealt, workers)), strict=True)]
         #: Number of examples of each worker.
@@ -143,7 +143,7 @@ class Shares:
         return np.concatenate(turns)[first % count:first % count + size]
 
     def _turn(self, worker: int, turn: int) -> npt.NDArray[np.intp]:
-        """All examples of a worker, in the order of pass ``turn``."""
+        """Return all examples of a worker in the order for pass number ``turn``."""
         order = np.random.default_rng((self._seed, _ORDERED, worker, turn)).permutation(self.sizes[worker])
         return np.asarray(self._examples[worker][order])
 

@@ -136,7 +136,7 @@ def gradients_of(number: int, form: Elements, differences: Sequence[Array]) -> l
 
 
 def refuse_nonfinite(number: int, outcome: Outcome, nodes: Sequence[int]) -> None:
-    """Raise ``TrainingError`` if nodes encountered NaN or a non-finite sum; ``nodes`` are their numbers."""
+    """Raise ``TrainingError`` if nodes encountered NaN or a non-finite sum; ``nodes`` contains their numbers."""
     for ranks, text in ((outcome.local_nan, "NaN among the gradients of node"),
                         (outcome.not_finite, "a sum of gradients is not finite, found by node")):
         if ranks:

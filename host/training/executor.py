@@ -33,7 +33,7 @@ class Executor(abc.ABC, Generic[S]):
         """Write the initial weights to the nodes."""
 
     def prepare(self, number: int) -> None:
-        """Prepare the step that follows the first ``number`` steps, before its batch is taken."""
+        """Prepare step ``number`` + 1 before its batch is taken."""
 
     @abc.abstractmethod
     def execute(self, first: int, batches: Sequence[Batch]) -> Sequence[S]:
@@ -50,8 +50,8 @@ class Executor(abc.ABC, Generic[S]):
         """Complete the run after its last step."""
 
     def state(self) -> dict[str, Any]:
-        """State that the rest of the run depends on, and the record: numbers, texts and arrays, in lists and
-        dictionaries."""
+        """Return the state that the rest of the run depends on and the record, as numbers, texts and arrays in lists
+        and dictionaries."""
         raise NotImplementedError
 
     def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:

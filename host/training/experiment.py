@@ -40,7 +40,7 @@ class Checkpointer:
     """The checkpoint file, and the steps after which it is written."""
 
     path: Path
-    #: Options of the run; versions are added to them.
+    #: Options of the run, which a checkpoint stores together with the software versions.
     identity: dict[str, Any]
     #: Steps between checkpoints; the last step is always followed by a checkpoint. By default, a checkpoint is
     #: written whenever the model is measured; 0 for none.
@@ -94,7 +94,7 @@ class Experiment:
         self._checkpointer, self._content, self._reconfiguration = checkpointer, content, reconfiguration
         #: Results of each run that has begun.
         self.trainings: list[Training] = []
-        #: Parameters that the first run has trained, after it has ended.
+        #: Parameters after the first run; None until it has ended.
         self.parameters: Array | None = None
         #: Cycles of the first run.
         self.elapsed = Elapsed()
@@ -106,8 +106,8 @@ class Experiment:
     def run(self, signals: Signals, *, on_run: Callable[[int], None] = lambda number: None,
             on_step: Callable[[Training], None] = lambda training: None,
             on_repeat: Callable[[str], None] = lambda line: None) -> None:
-        """Carry out all runs. Raises ``Interrupted`` after a signal. ``on_run`` is called with the number of each
-        run, from 0, before it; :func:`~host.training.trainer.make_trainer` explains ``on_step`` and ``on_repeat``."""
+        """Carry out all runs. Raises ``Interrupted`` after a signal. ``on_run`` is called before each run with its
+        number, counted from 0; :func:`~host.training.trainer.make_trainer` explains ``on_step`` and ``on_repeat``."""
         content, self._content = self._content, None
         first, state = 0, None
         if content is not None:

@@ -24,7 +24,7 @@ class Elements:
         return parameters
 
     def parameters(self, weights: Vector) -> Array:
-        """Parameters that the model uses when nodes have these weights."""
+        """Return the model's parameters that correspond to these weights of the nodes."""
         return weights
 
     def gradients(self, gradients: Sequence[Array]) -> list[Vector]:

@@ -71,7 +71,7 @@ class Optimizer(abc.ABC):
     @property
     @abc.abstractmethod
     def decays(self) -> dict[str, float]:
-        """Factors by which each step multiplies the state, by their names in messages."""
+        """Factor by which each step multiplies each state, by the name that messages use for it."""
 
     def settings(self, step: int, *, gradient_scale: float, learning_rate: float | None = None) -> Settings:
         """Scalars of step ``step``, counted from 1. ``gradient_scale`` converts the summed gradient to its mean, and
@@ -195,7 +195,7 @@ def falls(decay: float) -> bool:
 
 
 def moments_note(optimizers: Iterable[Optimizer], *, packed_state: bool) -> str | None:
-    """Warning about state that does not decay in bfloat16, with ``packed_state``; None if it all decays."""
+    """Warning about state that does not decay in bfloat16, with ``packed_state``; None if all of it does."""
     stay = {f"{name} = {decay:g}": None for optimizer in optimizers for name, decay in optimizer.decays.items()
             if packed_state and decay < 1 and not falls(decay)}
     if not stay:

@@ -190,7 +190,7 @@ class Step:
     threshold: float | None = None
     #: Sum of the cycles of masking commands, each on its slowest node.
     mask_cycles: Cycles = 0
-    #: Numbers of elements that masks have replaced in this step, and of all elements in masked matrices.
+    #: Number of elements that masks have replaced in this step, and number of all elements in masked matrices.
     elements_masked: int = 0
     elements_through: int = 0
 
@@ -231,7 +231,7 @@ class Change:
     requests: list[str]
     #: Shape of the new rings.
     shape: str
-    #: Nodes of the grid that form the new rings, in the order of their shares of a batch.
+    #: Numbers of the grid's nodes in the new rings, in the order in which a batch is divided among them.
     nodes: list[int]
     #: Nodes that have left, and nodes that have joined.
     left: list[int]

@@ -134,7 +134,7 @@ class Reference:
 
     def sparsify(self, gradients: Sequence[Vector], threshold: float, places: Places = _ALL) -> (
             tuple[list[Vector], list[int]]):
-        """Gradients that nodes send, and the number of elements that each node has dropped."""
+        """Return the gradients that the nodes send, and the number of elements that each node has dropped."""
         golden = self._golden
         bound = int(golden.bits([threshold])[0])
         kept, self.errors[:, places] = self._masking.sparsify(golden.bits(np.stack(gradients)),
@@ -290,11 +290,11 @@ class Codebooks:
             self._ring.memory.write_codebook(self.centroids)
 
     def state(self) -> dict[str, Any]:
-        """Centroids, and number of words, as state to save."""
+        """Return the centroids and the number of words, as state to save."""
         return {"centroids": self.centroids, "words": self.words}
 
     def restore(self, state: dict[str, Any], reference: Reference) -> None:
-        """Continue with a different codebook that the nodes already contain."""
+        """Continue with the codebook of a saved state; the nodes already contain it."""
         self.centroids, self.words = state["centroids"], state["words"]
         if self.centroids is not None:
             reference.bind(self.centroids)

@@ -30,11 +30,11 @@ class RingStages(abc.ABC):
     @property
     @abc.abstractmethod
     def order(self) -> Sequence[int]:
-        """Numbers of the nodes, in the order of their shares of a batch."""
+        """Numbers of the nodes, in the order in which a batch is divided among them."""
 
     @abc.abstractmethod
     def enter(self, stage: int) -> TrainingRing:
-        """Form the rings of a stage, and put their links in order; no state is handed over."""
+        """Form the rings of a stage, and reset their links; no state is handed over."""
 
     @abc.abstractmethod
     def due(self, steps: int) -> bool:

@@ -50,7 +50,7 @@ class Trainer(Generic[ExecutorT]):
 
     @property
     def left(self) -> int:
-        """Number of remaining steps, as far as known."""
+        """Number of remaining steps; without a given total, the number that the executor reports."""
         return self.executor.left if self._total is None else self._total - self.number
 
     @property

@@ -289,7 +289,7 @@ class UpdateExecutor(Executor[Step]):
         return self._reference.weights
 
     def _memory(self) -> dict[str, Any]:
-        """State that a step changes, except its figures."""
+        """Return all state that a step changes, except for the step's figures."""
         if self._blind:
             self._reference.adopt(self._ring, packed_state=self._config.packed_state)
             self._fetch(self._number)

@@ -28,7 +28,7 @@ _PROMPT, _WRITTEN, _TEMPERATURE = "the ", 76, 0.6
 
 Examples = npt.NDArray[np.intp]
 
-#: Function that masks the matrices of each job, given the jobs of each node and the alternative.
+#: Function that masks matrices, given the mask jobs of each node and the value that replaces elements.
 Masks = Callable[[Sequence[Sequence[MaskJob]], float], list[list[Matrices]]]
 
 
@@ -62,7 +62,7 @@ class Workload(abc.ABC):
 
     @abc.abstractmethod
     def measure(self, nodes: int, masks: Masks, *, last: bool) -> float:
-        """Accuracy or loss on test data: on all test data after the ``last`` step, otherwise on a part."""
+        """Return the accuracy or loss on all test data after the ``last`` step, or on a subset before it."""
 
     @abc.abstractmethod
     def examples_of(self, share: Examples) -> Any:
@@ -202,7 +202,7 @@ class CharacterModel(Workload):
 
 
 def mask_jobs(request: Request) -> list[MaskJob]:
-    """Jobs for the request of a pass, one per sequence."""
+    """Return the mask jobs for a pass's request, one per sequence."""
     rows, columns = request.values.shape[2:]
     scores, lengths = request.use is Use.SCORES, map(int, request.lengths)
     return [MaskJob(matrices=matrices, mask=Mask(
@@ -212,7 +212,7 @@ def mask_jobs(request: Request) -> list[MaskJob]:
 
 
 def _answer(masks: Masks) -> Callable[[list[Request | None]], list[Array | None]]:
-    """Function that answers requests: each node masks the values of one pass."""
+    """Return a function that answers the requests of passes: each node masks the values of one pass."""
     def answer(requests: list[Request | None]) -> list[Array | None]:
         use = next(request.use for request in requests if request is not None)
         masked = masks([[] if request is None else mask_jobs(request) for request in requests],

@@ -28,7 +28,7 @@ _HEADER, _ACCESS = places(header_layout()), places(access_layout())
 class PortTime:
     """Time that the host ports of a ring's nodes would need for the transfers that bypassed them.
 
-    It is exact if the host waits for all answers of a node before it sends this node a request other than for memory.
+    It is exact if the host waits for a node's answers before it sends the node a request that is not for memory.
     ``cycle`` returns the simulation's cycle; a run that waits for a packet ends at a multiple of ``grid``.
     """
 
@@ -63,7 +63,7 @@ class BackdoorTransport:
         names = config.memory_map.names
         self._owned = names.index("activations") if self._owners.size else None  # memory space with buffer tags
         self._time = time
-        self._tenants = config.has("tenants")  # whether there are memory windows, which the node checks
+        self._tenants = config.has("tenants")  # whether tenants have memory windows, which the node checks
         self._model = PortModel(config)
         self._ready: deque[tuple[Words, int]] = deque()  # responses, and the cycles of their completion
         self._waiting = 0  # number of responses outstanding from the node

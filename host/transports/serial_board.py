@@ -61,7 +61,7 @@ def open_port(device: str, baud: int, *, write_timeout: float) -> serial.Serial:
         port = serial.Serial(device, baud, timeout=_TURN, write_timeout=write_timeout, exclusive=True)
     except (OSError, ValueError) as error:  # a SerialException is an OSError
         raise LinkError(f"{device}: cannot be opened at {baud} baud ({error}); {_advice(device)}") from None
-    # With low latency, some USB adapters deliver bytes after 1 ms instead of 16.
+    # In low-latency mode, some USB adapters deliver bytes after 1 ms instead of 16 ms.
     with contextlib.suppress(AttributeError, NotImplementedError, OSError, ValueError):
         port.set_low_latency_mode(True)
     return port

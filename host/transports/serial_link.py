@@ -48,7 +48,7 @@ class LinkCounters:
     resyncs: int = 0
     gaps: int = 0  # frames that arrived too early because an earlier one was lost
     repeats: int = 0  # frames that arrived more than once
-    reconnects: int = 0  # times that a lost port was opened again
+    reconnects: int = 0  # number of times that a lost port was opened again
 
 
 #: Seconds without an answer after which words are sent again, until the board's pace has been measured.
@@ -165,7 +165,7 @@ class FrameDecoder:
     def __init__(self) -> None:
         self.crc_errors = 0  # frames with a wrong CRC
         self.resyncs = 0  # frames that ended prematurely
-        self._begun: bytes | None = None  # bytes of an incomplete frame, after its flag
+        self._begun: bytes | None = None  # bytes of a frame that is still incomplete, after its flag
 
     def feed(self, data: bytes) -> list[Frame]:
         """Process bytes, and return the frames that are now complete."""
@@ -207,7 +207,7 @@ FRAME_WORDS = 64
 #: Word numbers in headers are modulo this number.
 WRAP = 1 << 16
 
-#: Limits of the number of frames in transit to a node.
+#: Lowest and highest limit on the number of frames in transit to a node.
 _FEWEST_FRAMES, _MAX_FRAMES = 2.0, 32.0
 
 
@@ -236,7 +236,7 @@ class Channel:
         self.begin(0)
 
     def begin(self, limit: int) -> None:
-        """Start again, as after an OPEN frame; the board has room for ``limit`` words."""
+        """Reset the channel, as after an OPEN frame; the board has room for ``limit`` words."""
         self.pieces: deque[Piece] = deque()  # pieces that have not been acknowledged yet
         self.sent = 0  # number of pieces in ``pieces`` that have been sent
         self.queued = 0  # words of all requests so far
@@ -249,7 +249,7 @@ class Channel:
         self.owed = 0  # number of outstanding responses
         self.asked = False  # whether the board has been asked to fill a gap
         self.answer = False  # whether an acknowledgement is due
-        self.again = False  # whether that acknowledgement asks the board to send the missing words again
+        self.again = False  # whether the acknowledgement that is due asks the board to send the missing words again
         self.progressed = self.clock()
 
     def queue(self, packet: Words) -> None:
@@ -315,7 +315,7 @@ class Channel:
         self.sent = 0
 
     def allowed(self) -> list[Piece]:
-        """Pieces that may be sent now; only a few on a bad line, since all pieces after a loss are wasted."""
+        """Pieces that may be sent now: only a few on a bad line, where a loss wastes all pieces after it."""
         rest = itertools.islice(self.pieces, self.sent, max(self.sent, int(self.frames)))
         return list(itertools.takewhile(lambda piece: piece.end <= self.limit, rest))
 

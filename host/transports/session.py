@@ -107,7 +107,7 @@ class Elapsed(NamedTuple):
         return self.simulated + self.port_cycles
 
     def since(self, other: "Elapsed") -> "Elapsed":
-        """Time from an earlier moment to this one."""
+        """Time elapsed since the earlier reading ``other``."""
         return Elapsed(*(here - there for here, there in zip(self, other, strict=True)))
 
     def plus(self, other: "Elapsed") -> "Elapsed":
@@ -119,7 +119,7 @@ class Elapsed(NamedTuple):
 class Session:
     """A connected ring, with its configuration and its elapsed time."""
 
-    ring: Ring  # the nodes of a grid are in the order of their numbers, before its switches are set
+    ring: Ring  # for a grid: its nodes in order of number, before the switches are set
     config: Configuration  # of every node
     build_seconds: dict[str, float]  # time of each stage of the build, except cached ones
     _cycle: Callable[[], int]
@@ -256,7 +256,7 @@ class _Request:
                 raise ValueError(f"Transport must be {names} {reason}, not {transport.value}")
 
     def _needs(self) -> list[tuple[bool, tuple[TransportName, ...], str]]:
-        """For each item: whether it is requested, the transports that support it, and its name in messages."""
+        """List the optional properties: whether each is requested, which transports support it, and its name."""
         simulation, verilated = self.simulation, (TransportName.VERILATED,)
         return [
             (not simulation.host_port, verilated, "to bypass the host port"),
@@ -272,7 +272,7 @@ class _Request:
 
 @dataclasses.dataclass(frozen=True)
 class _Opened:
-    """Nodes that have been opened by a transport."""
+    """Nodes that a transport has opened."""
 
     transports: Sequence[Transport]
     seconds: dict[str, float]  # time of each stage of the build
@@ -334,7 +334,7 @@ def _open_board(stack: contextlib.ExitStack, request: _Request) -> _Opened:
 
 
 def _open_serial(stack: contextlib.ExitStack, request: _Request) -> _Opened:
-    """Open nodes on a board at a serial port; cycles count from the last clearing of its counters."""
+    """Open nodes on a board at a serial port; cycles are counted from the last time the counter was cleared."""
     from host.transports.serial_board import SerialBoard
 
     board = request.board

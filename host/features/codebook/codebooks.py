@@ -55,7 +55,7 @@ def kmeans(values: npt.ArrayLike, count: int) -> Numbers:
 
 
 def mantissa_centroids(elements: npt.ArrayLike, table: Any) -> npt.NDArray[np.uint32]:
-    """Centroids of the fractions of elements. The elements are encoded in the format of the table, a
+    """Centroids of the elements' fraction bits. The elements are encoded in the format of ``table``, a
     :class:`~hdl.features.table.format.LookupTable`.
 
     There is one centroid for each mantissa of the table, and all centroids are different: missing ones are filled in

@@ -19,7 +19,7 @@ LANES = 4
 
 
 class CentroidLinear(Layer):
-    """``bias + x @ weight.T`` with weights from a trained table; the assignment of weights is fixed.
+    """``bias + x @ weight.T`` with weights from a table of trained centroids; their indices are fixed.
 
     The codebook provides the initial centroids, and indices in shape (outputs, inputs). Outputs are partitioned among
     lanes. Products with centroids are in binary32; ``operands`` is the format of the factors in the gradient of the

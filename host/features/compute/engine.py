@@ -133,7 +133,7 @@ class Computer(Differentiator):
         self._ring.memory.write_gradients([np.zeros(self._length, np.uint32)] * self._ring.nodes)
 
     def give(self, shares: Sequence[tuple[Array, Labels]], *, odd: int = 0) -> None:
-        """Write the inputs and labels of each node's share; odd passes use separate addresses."""
+        """Write each node's inputs and labels; odd passes use separate addresses."""
         places, further = self.lists.places, odd * self.lists.distance
         self._ring.memory.write_activations([self._rows(x) for x, _ in shares], places.outputs[0] + further)
         self._ring.memory.write_activations([np.append(labels, [0] * (not len(labels))).astype(np.uint32)

@@ -92,7 +92,7 @@ def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool
 
 
 def _estimated(model: GemmCycles, job: GemmJob) -> GemmJob:
-    """Among a few candidates with the fewest beats, choose the factors with the lowest bound on cycles."""
+    """Return the factors with the lowest bound on cycles among the few candidates with the fewest beats."""
     few = heapq.nsmallest(_COMPARED, gemm_factors.candidates(model, job),
                           key=lambda candidate: model.loops.cycles(candidate.loops))
     return min(few, key=functools.partial(bound, model))

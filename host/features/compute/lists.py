@@ -40,7 +40,7 @@ from sim.golden.features.compute.compute import pack
 
 __all__ = ["MAX_SIZE", "Activations", "ListCompiler", "Lists", "Shared", "compile_lists"]
 
-#: Maximum number of examples, and maximum width of a layer.
+#: Maximum for both the number of examples and the width of a layer.
 MAX_SIZE = 4095
 
 
@@ -119,11 +119,11 @@ class Activations:
         return up(width, self.lanes)
 
     def size(self, width: int) -> int:
-        """Elements of a matrix with one row per example, rounded up to a multiple of 32."""
+        """Number of elements of a matrix with one row per example, rounded up to a multiple of 32."""
         return up(self.examples * self.stride(width), GROUP)
 
     def owner(self, name: str) -> int:
-        """Number of a buffer, counted from 1. Lists and indices have the last number."""
+        """Number of a buffer, counted from 1; the lists and the indices share the last number."""
         return instructions.numbered([*self.rooms, "lists"].index(name))
 
     def region(self, name: str) -> Region:

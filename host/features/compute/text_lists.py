@@ -70,7 +70,7 @@ class TextLists:
     sequences: int  # maximum number of sequences in a share
     together: int  # number of sequences in a group
     plan: Plan
-    multiplications: int  # multiply-adds of a sequence, except for sums of columns
+    multiplications: int  # multiply-adds per sequence, without column sums
 
     @property
     def stride(self) -> int:
@@ -104,7 +104,7 @@ class _Compiler:
         self._further = further
         self._again = scaled_again
         model = Transformer(config)
-        #: Index of each parameter, in arrays with the parameters' shapes.
+        #: Index of each parameter in the flat vector, as arrays with the parameters' shapes.
         self._numbers = model.views(np.arange(model.size, dtype=np.float64))
         self.listed: list[Words] = []
 
@@ -182,7 +182,7 @@ class _Compiler:
                          loss=(self._given(sequence, 2 * config.context), 0))
 
     def _norm(self, name: str, *, x: str, start: str | None = None, third: str | None = None) -> None:
-        """Add a layer norm of ``x``, or of its sum with ``start``, which is then stored."""
+        """Add a layer norm of ``x``; with ``start``, of their sum, which is stored in a buffer ``third``."""
         rows, width, buffers = self._rows, self._config.width, self._buffers
         operands: dict[str, Any] = {"x": buffers[x], "deviation": buffers.new(f"deviation {name}", 1, rows),
                     "second": buffers.new(f"normal {name}", rows, width),
@@ -213,7 +213,7 @@ class _Compiler:
         return list(itertools.product(self._sequences, range(self._config.heads)))
 
     def _part(self, name: str, pair: tuple[int, int], part: int = 0) -> Matrix:
-        """Return a head's queries (0), keys (1) or values (2), or its columns in a one-part matrix."""
+        """Return the columns of a head in a matrix of queries (0), keys (1) and values (2), or of one part."""
         (sequence, head), stride = pair, self._buffers[name][1]
         return self._buffers.part(name, sequence * self._config.context * stride + part * self._config.width
                                   + head * self._size)
@@ -246,7 +246,7 @@ class _Compiler:
     def backward(self) -> None:
         """Add all instructions after the loss."""
         config, embedding = self._config, self._gradient("embedding", "character")
-        if not self._further:  # the gradients of positions follow the characters' gradients
+        if not self._further:  # one CLEAR for both: the positions' gradients are stored after the characters'
             self._row(RowFunction.CLEAR, config.characters + config.context, config.width, target=embedding)
         self._linear_back("output", "scaled norm", "d output", "d scaled norm")
         upstream = f"d x {2 * config.layers}"
@@ -429,7 +429,7 @@ class ListCycles:
         self._known: dict[tuple[Any, ...], int] = {}
 
     def instruction(self, instruction: Instruction) -> tuple[str, int]:
-        """Return the unit that executes an instruction, or the kind of work, and the number of cycles."""
+        """Return the name of the unit that executes an instruction, or of its kind of work, and the cycles."""
         fields = job(instruction, lanes=self._lanes, memory_rows=self._rows)
         match instruction:
             case Gemm():

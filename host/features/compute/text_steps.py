@@ -154,13 +154,13 @@ class _Builder:
         return np.concatenate([function(head) for head in range(self._config.heads)])
 
     def _part(self, x: Array, part: int, head: int) -> Array:
-        """Return the queries (0), keys (1) or values (2) of a head, or its columns in a one-part matrix."""
+        """Return the columns of a head in ``x``, which has queries (0), keys (1) and values (2), or one part."""
         size = self._config.width // self._config.heads
         begin = part * self._config.width + head * size
         return np.ascontiguousarray(x[:, begin:begin + size])
 
     def _of(self, x: Array, head: int) -> Array:
-        """Return the rows of a head in a matrix with heads one below another."""
+        """Return the rows of one head; in the matrix ``x``, heads are stored one below another."""
         return x[head * self._rows:(head + 1) * self._rows]
 
     @property
@@ -216,7 +216,7 @@ class _Builder:
                    elementwise=True, cycles=0)
 
     def backward(self) -> None:
-        """Add all steps after the gradient of the scores."""
+        """Add the steps of the backward pass that follow the gradient of the scores."""
         self._linear_back("output", "scaled norm", "d output", "d scaled norm")
         upstream = self._norm_back("norm", "d scaled norm")
         for n in reversed(range(self._config.layers)):

@@ -48,7 +48,7 @@ _Version = tuple[int, int]
 
 def layers_chain_of(layers: Sequence[Dense], *, examples: int, lanes: int,
                     cycles: Mapping[str, int] | None = None) -> Chain:
-    """Chain of a perceptron's lists, with ``cycles`` by name (such as ``forward 1``), or else modelled.
+    """Chain of a perceptron's lists; their ``cycles`` by name (``forward 1``) are modelled by default.
 
     Map n is the output of layer n + 1. The forward list of the next layer reads it, and the backward list of the next
     layer frees it. The first layer's backward list, which reads the inputs, belongs to map 0. All lists of the last
@@ -120,7 +120,7 @@ class Versions:
 
 
 class _FarCompiler:
-    """Compiler of lists and moves, event by event; swapped maps have addresses in far memory."""
+    """Compiler of an event's lists and moves; ``far`` gives the far-memory addresses of swapped maps."""
 
     def __init__(self, layers: Sequence[Dense], plan: MapPlan, *, array: Array, examples: int,
                  far: Mapping[int, int], factors: Factors):
@@ -226,7 +226,7 @@ class FarText:
     """Lists and moves of a sequence."""
 
     plan: MapPlan  # plan of the saved maps
-    #: Lists and moves for the first sequence of a share, and for each further one, in the order of the timeline.
+    #: Lists and moves for the first sequence of a node's share, and for each later sequence, in timeline order.
     commands: tuple[list[Work], list[Work]]
     words: Words  # all lists, and zeros in place of the sequences' characters, labels and losses
     base: int  # address of the first list, after all buffers
@@ -288,7 +288,7 @@ class _Span(Lifetime):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Part:
-    """Operations of an event, and the buffers that replace the buffers of the operations."""
+    """Operations of an event, with the buffer (and its version) that replaces each buffer of an operation."""
 
     event: Event
     name: str
@@ -322,7 +322,7 @@ class _Placed:
             for step in self._steps(numbers)])
 
     def _steps(self, numbers: Sequence[int]) -> list[Operation]:
-        """Return operations of a share's first sequence by number."""
+        """Return the operations with these numbers, for the first sequence of a share."""
         return [self._operations.operations(further=False)[number] for number in numbers]
 
     def _key(self, name: str, *, after: bool) -> _Key:
@@ -330,7 +330,7 @@ class _Placed:
         return name, self._versions.latest(self._number[name])[1] if after and name in self._number else 0
 
     def _remade(self, number: int, numbers: Sequence[int]) -> Iterator[dict[str, _Key]]:
-        """Yield the keys of the operations that recompute a map; they scale normalised rows as backward does."""
+        """Yield the buffer keys of a map's recomputing operations; normalised rows are scaled as in backward."""
         made: dict[str, _Key] = {}
         for operation in self._steps(numbers):
             keys = {name: made.get(name) or self._key(name, after=True) for name in operation.reads}
@@ -359,7 +359,7 @@ class _Placed:
                 for key, (first, last, begin, end) in touched.items()}
 
     def words(self, part: _Part, *, further: bool, data: int) -> list[Words]:
-        """Lists of an event, short enough for nodes, for sequences at address ``data``."""
+        """Return an event's lists, none too long for a node, for sequences at address ``data``."""
         variant = self._operations.operations(further=further)
         return cut_lists([
             words for number, keys in zip(part.numbers, part.keys, strict=True)

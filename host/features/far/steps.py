@@ -48,7 +48,7 @@ class FarStep:
 
     kind: str  # keep, swap, recompute, or mixed
     cycles: int  # cycles of the step on the nodes
-    timeline: int  # cycles of the step according to its plan
+    timeline: int  # cycles of the step in the plan's timeline
     budget: int  # words available for saved maps
     peak: int  # words that saved maps occupy according to the plan
     far_words: int  # words that each node has moved, in both directions
@@ -186,7 +186,7 @@ def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer,
     loss, gradient = model.differentiate(collate([sequence]))
 
     def computer_of(plan: MapPlan) -> FarTextComputer:
-        """Create the computation of the sequence, which the nodes already hold."""
+        """Create the computer for a plan, with its lists and the sequence already on the nodes."""
         computer = FarTextComputer(ring, compile_far_text(
             operations, plan, rate=rate, sequences=1, words=config.compute.activations, far_words=config.far_words))
         computer.prepare()

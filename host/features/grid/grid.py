@@ -39,7 +39,7 @@ class Shape(enum.Enum):
     FLAT = "flat"  # one ring through all enabled nodes
     HORIZONTAL = "horizontal"  # one ring for each row, through ports 0
     VERTICAL = "vertical"  # one ring for each column, through ports 1
-    GRID = "grid"  # rings of rows and of columns at the same time, for sums in two dimensions
+    GRID = "grid"  # rings of rows and rings of columns in use together, for two-dimensional sums
 
 
 class Kind(enum.Enum):
@@ -240,7 +240,7 @@ class Topology:
                                 f"{_names(self._links_off())}: {self._advice()}")
         ring: list[int] = []
         ports: list[tuple[int, int]] = []  # receiving and sending port of each node
-        receives = trail[-1][1]  # a link ends at the port with the same number
+        receives = trail[-1][1]  # a link connects ports of the same number
         for node, sends in trail:
             if node in there and node not in ring:
                 outputs[node, sends] = Source.ENGINE
@@ -348,7 +348,7 @@ class _Search:
         return False
 
     def _lost(self, node: int, used: int, missing: frozenset[int]) -> bool:
-        """Whether the start or a missing node cannot be reached over unused links."""
+        """Whether the start or a missing node is unreachable from ``node`` over unused links."""
         reached, open_ = set(), [node]
         while open_:
             for _, target, bit in self._leaving.get(open_.pop(), ()):

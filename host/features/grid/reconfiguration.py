@@ -169,7 +169,7 @@ def reconfiguration_plan(ring: Ring) -> ReconfigurationPlan:
 
 
 def _changed(grid: Topology, requests: Sequence[Request]) -> Topology:
-    """Apply requests to a grid; each of them must change it."""
+    """Apply requests to a grid; raises ``TopologyError`` if a request would change nothing."""
     for request in requests:
         if request.enable and request.part not in grid.disabled:
             grid.enable(request.part)  # raises an error if the part is not in the grid
@@ -182,7 +182,7 @@ def _changed(grid: Topology, requests: Sequence[Request]) -> Topology:
 
 
 def _plan(grid: Topology, shape: Shape | None) -> tuple[Plan, str | None]:
-    """Plan the rings of the enabled nodes, and give the reason if the ring is flat by default."""
+    """Plan the rings of the enabled nodes; also return the reason if the default must be a flat ring."""
     if shape is not None:
         return grid.plan(shape), None
     rows, columns = ({divmod(node, grid.columns)[axis] for node in grid.enabled_nodes} for axis in (0, 1))

@@ -30,7 +30,7 @@ class GridReference(Reference):
 
     @property
     def equivalent_nodes(self) -> float:
-        """Size of a ring with the same mean density; hop h sums h nodes in a row, or h rows in a column."""
+        """Size of a ring with the grid's mean density; at hop h, h nodes of a row or h rows are summed."""
         rows, columns = self._rows, self._columns
         hops = rows + columns - 2
         return columns * (columns - 1 + rows * (rows - 1)) / hops if hops else 1
@@ -57,7 +57,7 @@ class GridReference(Reference):
         parts = np.array([sizes[(column + 1) % columns] for column in range(columns)]) / max(len(self.master), 1)
 
         def spread(words: list[npt.NDArray[np.int64]], *, by_row: bool) -> npt.NDArray[np.int64]:
-            """Distribute the words of each row or column to its nodes, at each hop."""
+            """Return the words per hop and node, given the words of each ring of a row or of a column."""
             together = np.stack(words, axis=1 if by_row else 2)  # shape (hops, rows, columns)
             return together.reshape(len(together), rows * columns)
 

@@ -132,7 +132,7 @@ class GridPartition(RingPartition):
         self._plan = plan
 
     def check_root(self, root: int) -> None:
-        """Raise ``ValueError``, since no rank can own all groups."""
+        """Raise ``ValueError``: in the rings of a plan, no single rank can own all groups."""
         raise ValueError(f"Groups must have their owners in the rings of a plan, not all be of rank {root}")
 
     def owned(self, length: int) -> list[npt.NDArray[np.int64]]:

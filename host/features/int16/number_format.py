@@ -30,7 +30,7 @@ from host.training.optimizers import SGD, Optimizer
 __all__ = ["WEIGHT_FRACTION", "FixedPoint", "check_optimizer"]
 
 WEIGHT_FRACTION = 12  # fraction bits of a weight of 16 bits
-_FINER = 3  # minus the base-2 logarithm of the lowest first learning rate, in last places
+_FINER = 3  # minus log2 of the first step's minimum rate, in last places of a weight per last place of a gradient
 _LEAST, _MOST = -(1 << 15), (1 << 15) - 1
 _ONE = 1 << 16
 

@@ -154,7 +154,7 @@ class DelayedExecutor(UpdateExecutor):
         self.training.timeline = self._execution.timeline
         before, counters = self._count()
         self._compare(last, golden, growth(self._reference.counter, before, counters))
-        # Counters are read at the end of a block: the last step reports all repairs, each step its share of cycles.
+        # Counters are read once per block: its last step reports all repairs, and cycles are divided among its steps.
         repairs = self._repairs(before, counters)
         figures = {**self._execution.engine_figures(before, counters),
                    "scatter_cycles": most("SCATTER_REDUCE_CYCLES", before, counters)}
@@ -174,7 +174,7 @@ class DelayedExecutor(UpdateExecutor):
         return steps
 
     def _golden(self, number: int, batch: Batch) -> _Golden:
-        """Run a step of the golden model, and leave the newest parameters in the workload."""
+        """Run a step of the golden model, and store the newest parameters in the workload."""
         reference, parameters = self._reference, self._workload.parameters
         shares = np.array_split(batch.examples, self._ring.nodes)
         parameters[...] = self._form.parameters(self._with_first_layers(self._older).view(np.float32))
@@ -308,7 +308,7 @@ class OverlappingExecution(ProgramExecution):
 
 
 def _lasts(spans: Sequence[Span], count: int) -> list[int]:
-    """Cycles of each pass: from the previous pass's last communication, or the first start, to its own."""
+    """Cycles of each pass, between the ends of communication; the first pass counts from the first start."""
     ends = [min(span.start for span in spans)]
     ends += [max(span.end for span in spans if (span.number, span.queue) == (number, Queue.COMMUNICATE))
              for number in range(count)]

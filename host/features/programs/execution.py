@@ -78,7 +78,7 @@ class ProgramExecution(Execution):
                  computer: Differentiator | None = None):
         super().__init__(ring, length)
         self.computer = computer
-        #: Compute cycles of the last step, if there is no schedule.
+        #: Cycles of computation in the last step, if there is no schedule.
         self.compute_cycles: Cycles = 0
         self._asked = schedule
         self._layers = layers
@@ -187,7 +187,7 @@ class ProgramExecution(Execution):
                 "last": None if self._last is None else str(self._last)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state, which contains no trials and no schedule if its steps had no programs."""
+        """Continue from a saved state; if its steps had no programs, it contains no trials and no schedule."""
         trials, last = state.get("trials", ()), state.get("last")
         self._trials = Trials(max(len(self._layers) - 1, 1), [(size, cycles) for size, cycles in trials])
         self._last = None if last is None else Schedule.parse(last)
@@ -273,7 +273,7 @@ def patience_of(workload: Workload, config: TrainingConfig, nodes: int) -> int:
 
 
 def layers_for(workload: Workload) -> list[Dense]:
-    """Layers of a workload for which a schedule contains commands."""
+    """Return the layers of a workload to which a schedule applies."""
     if not isinstance(workload, Classifier):
         raise ValueError(f"Workload of a schedule must be digits, not {workload.name.value}")
     return workload.layers

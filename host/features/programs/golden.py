@@ -50,7 +50,7 @@ class GoldenPrograms:
         # commands of each queue of each node
         self.loaded: list[list[list[Command]]] = [[[] for _ in range(nodes.config.queues)]
                                                   for _ in range(nodes.nodes)]
-        # latest records of each node; runs with a command of unknown duration add none
+        # latest trace records of each node; a run with a command of unknown duration adds no records
         self.traces: list[collections.deque[TraceRecord]] = [
             collections.deque(maxlen=int(TRACE_WORDS) // 2) for _ in range(nodes.nodes)]
         self.recorded = [0] * nodes.nodes  # number of records of each node so far

@@ -262,7 +262,7 @@ def _cycle(before: Sequence[Sequence[int]]) -> list[int]:
 
 
 def clocks(queues: Sequence[int], waits: Waits, *, passes: int = PASSES) -> list[list[Clock]]:
-    """Compute the clock of each command of each pass, by pass and index."""
+    """Compute the vector clock of each command in each pass, by pass and index."""
     number = places(queues)
     width = max(queues, default=-1) + 1
     lengths = [list(queues).count(queue) for queue in range(width)]
@@ -303,7 +303,7 @@ def races(queues: Sequence[int], waits: Waits, conflicts: Sequence[Conflict]) ->
 
 def reduced(queues: Sequence[int], waits: Waits, conflicts: Sequence[Conflict],
             least: Waits) -> list[dict[int, Wait]]:
-    """Remove redundant waits; no wait is reduced below the wait of the same command in ``least``."""
+    """Remove redundant waits; each command keeps at least its waits in ``least``."""
     result = [dict(own) for own in waits]
     candidates = [(wait.lag, index, queue) for index, own in enumerate(result) for queue, wait in own.items()
                   if wait != least[index].get(queue, Wait())]

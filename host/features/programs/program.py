@@ -16,7 +16,7 @@ Example
                            writes=[Region("gradients", 0, 640)])
     program.add("update 1", operation="FUSED_UPDATE", queue=Queue.COMMUNICATE, collective=True,
                 reads=[Region("gradients", 0, 640)], writes=[Region("weights", 0, 640)])
-    compiled = program.compile()  # the update waits for `backward`, and the next pass's `backward` for the update
+    compiled = program.compile()  # the update waits for `backward`; the next pass's `backward` waits for the update
 """
 
 import dataclasses
@@ -39,8 +39,8 @@ __all__ = ["DEPTH", "CompiledProgram", "Instruction", "Program", "ProgramError",
 #: Maximum number of commands that a queue may be ahead of a queue that waits for it; waits compare 16-bit counts.
 _AHEAD = (1 << 15) - 1
 
-#: Maximum number of passes between queues of two nodes with a collective in each pass: 15 for the queues of each
-#: node, one between the nodes, and the lag of a wait.
+#: Maximum number of passes by which queues of two nodes can be apart if each pass has a collective: 15 for the queues
+#: of each node, one between the nodes, and the lag of a wait.
 _APART = 35
 
 #: A wait that is always satisfied.
@@ -55,7 +55,7 @@ class ProgramError(ValueError):
 
 
 class RaceError(ProgramError):
-    """Two commands access the same region, and no wait orders them."""
+    """Two commands access the same region, and no wait determines their order."""
 
     def __init__(self, first: "Task", second: "Task", region: Region, lag: int):
         #: The command that must end first, and the command that starts too early.
@@ -92,7 +92,7 @@ class Instruction:
 
     task: Task
     waits: tuple[Wait, ...]
-    #: For each rank, its wait for another node; empty if none waits. A wait for the rank itself is for another queue.
+    #: By rank, the wait for a node; empty if no rank waits. A wait that names its own rank is for another queue.
     remotes: tuple[Remote | None, ...] = ()
 
     def fields(self, rank: int) -> dict[str, int]:
@@ -334,7 +334,7 @@ class Program:
             waits[other.queue] = order.later(waits.get(other.queue, _NO_WAIT), wait)
 
     def _wait_for_nodes(self, task: Task, other: Task, wait: Wait, unit: int | Sequence[int | None]) -> None:
-        """Make a command wait for another node's command; that node itself waits for its own command."""
+        """Make ``task`` wait for ``other`` on another node; on that node, it waits for its own ``other``."""
         if self._nodes is None:
             raise ProgramError(f"Program must have a number of nodes for {task.name} to wait for one of them")
         units = [unit] * self._nodes if isinstance(unit, int) else list(unit)
@@ -357,7 +357,7 @@ class Program:
         self._remotes[task.place] = own
 
     def compile(self, *, derive: bool = True) -> "CompiledProgram":
-        """Derive the waits, and check them. Without ``derive`` there are only the waits of :meth:`wait`. Raises
+        """Derive the waits, and check them. Without ``derive``, the only waits are from :meth:`wait`. Raises
         ``ProgramError`` if commands would wait for each other forever, and ``RaceError`` if, without derived waits,
         two commands may access a region at the same time or in a different order."""
         waits: list[dict[int, Wait]] = [dict(own) for own in self._by_hand]

@@ -31,8 +31,8 @@ __all__ = ["NodeProgram", "Passes", "RingPrograms", "Staged", "digest", "edit_wo
 #: Highest number of a run. The first run has number 1.
 _RUNS = (1 << int(RUN_BITS)) - 1
 
-#: Maximum cycles to poll for events: if nodes have different numbers of commands; and in quorum updates, since a node
-#: gets its next computation only when an event is taken.
+#: Maximum cycles to poll for events, first if nodes have different numbers of commands, then in quorum updates, where
+#: a node gets its next computation only when an event is taken.
 _LOOK, _SHORT_LOOK = 500, 100
 
 #: Fields of a command that the driver chooses when it sends the command.
@@ -149,7 +149,7 @@ class RingPrograms:
 
     def _load_queue(self, programs: Sequence[NodeProgram], queue: int, *, model: int, idle: bool = False,
                     ranks: Sequence[int] | None = None) -> None:
-        """Load a queue of all nodes, or of the given ranks."""
+        """Load the program of a queue into all nodes, or only into the nodes of the given ranks."""
         self._devices.ask(lambda rank, device: device.submit_load_program(
             queue, _named(device, programs[rank], queue), model=model, idle=idle), ranks)
 
@@ -291,7 +291,7 @@ class RingPrograms:
                 (command.duration + 2 * command.length for program in self._programs for queue in program
                  for command in queue), default=0)
         number, nodes = self._next_run(), len(self._devices)
-        small = nodes <= SMALL_RING  # nodes of larger rings have no control words, which need rank and size
+        small = nodes <= SMALL_RING  # rank and size serve control words, which larger rings lack
         self._devices.ask(lambda rank, device: device.submit_run(ProgramRun(
             passes, model=self._model, parity=parity, collective=collective, collectives=collectives, number=number,
             rank=rank if small else 0, size=nodes if small else 0, first=first)))

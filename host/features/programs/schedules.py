@@ -49,7 +49,7 @@ class Kind(enum.Enum):
     SEARCH = "search"
 
 
-#: Kinds that include a number of layers, and the smallest number.
+#: Kinds of schedules with a number of layers, and the minimum of that number.
 _COUNTED = {Kind.CHUNKS: 1, Kind.DELAYED: 0}
 
 
@@ -105,7 +105,7 @@ class Copies:
     the copy that it has computed with. Each layer is a region, and a node counts its updates.
     """
 
-    #: Number of layers with two copies; None if updates are not counted.
+    #: Number of layers with two copies of their weights; None if updates are not counted.
     layers: int | None = None
     #: Distance from the first copy to the second, in elements.
     distance: int = 0
@@ -182,7 +182,7 @@ def chunks(layers: Sequence[Dense], size: int) -> list[list[Dense]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Builder:
-    """Commands of a pass for one ring of nodes."""
+    """Builder of the commands of a pass, for one ring of nodes."""
 
     program: Program
     layers: Sequence[Dense]
@@ -299,7 +299,7 @@ def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Cos
 
 
 def _copies(schedule: Schedule, layers: Sequence[Dense], distance: int) -> Copies:
-    """Copies of the weights of a schedule's layers. Raises ``ValueError`` if the copies overlap."""
+    """Return the copies of weights that a schedule needs; raises ``ValueError`` if the copies overlap."""
     if schedule.kind is not Kind.DELAYED:
         return Copies()
     if schedule.behind > len(layers):
@@ -359,7 +359,7 @@ class Trials:
                     None)
 
     def lines(self) -> list[str]:
-        """Return a line for each trial and, after the search, a line on the sizes that both readings choose."""
+        """Return a line for each trial, and, after the search, a line with the chosen and the literal size."""
         lines = [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self.trials]
         if self.over:
             literal = "none" if self.claimed is None else f"chunks:{self.claimed}"

@@ -130,7 +130,7 @@ class CellCount:
                 self._process.terminate()
 
     def _synthesise(self, unit: str) -> int | None:
-        # Runs in a separate process, which can be terminated.
+        # Synthesis runs in a separate process, so that it can be terminated.
         name, _, option = unit.partition("-")
         options = ["--set", option] if option else []
         command = [sys.executable, "-m", "boards.synth", "--count", "--unit", name, *options]

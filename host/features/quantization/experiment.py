@@ -61,7 +61,7 @@ SCHEMES = [(Scheme.SYMMETRIC, Extrema.ZERO), (Scheme.FLOAT_OFFSET, Extrema.ZERO)
 class Candidate:
     """A network with its quantisation."""
 
-    #: Whether this is the trained network, or the network with a skewed last layer.
+    #: Name of the network: the trained one, or the one with a skewed last layer.
     network: str
     config: QuantizationConfig
 
@@ -183,7 +183,7 @@ def export(layers: Sequence[FloatLayer], data: Dataset, config: QuantizationConf
 
 def on_ring(ring: TrainingRing, network: QuantizedNetwork,
             x: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.int64], int]:
-    """Compute the last layer's sums for a batch that all nodes share, and the cycles of the slowest node. Raises
+    """Compute a batch's last-layer sums, divided among all nodes, and the cycles of the slowest node. Raises
     ``DivergenceError`` if the nodes differ from the golden model."""
     outcome = ring.inference.infer(node_layers(network), network.input_codes(x))
     expected = infer(network, x)

@@ -43,7 +43,7 @@ class Program:
     weights: Words
     # contents of the gradient memory, starting at the base: the parameters of all outputs
     parameters: Words
-    # addresses in the gradient memory of the first layer's inputs and of the last layer's results
+    # addresses of the first layer's inputs and of the last layer's results, in the gradient memory
     source: int
     target: int
     samples: int  # maximum samples in a command
@@ -202,7 +202,7 @@ class NodeInference:
 
     def infer(self, layers: Sequence[Layer], x: npt.ArrayLike, *, data: Buffer | None = None,
               lists: Buffer | None = None) -> InferOutcome:
-        """Run integer layers on samples, an equal share on each node.
+        """Run integer layers on samples, which are divided equally among the nodes.
 
         Layers are written to buffer ``lists`` of each node's weight memory, and all other data to buffer ``data`` of
         its gradient memory, by default to the whole memories; previous contents of the buffers are lost. Several

@@ -68,7 +68,7 @@ class _Writer:
         return self.node("DequantizeLinear", [codes, *parameters], name)
 
     def layer(self, stream: str, number: int, layer: QuantizedLayer) -> str:
-        """Add a layer that reads the codes of a stream; raises ``ValueError`` if zero is not among the levels."""
+        """Add a layer that reads codes from ``stream``; raises ``ValueError`` if no weight code means zero."""
         weights = layer.weights if layer.weights.variant is Variant.MIN else _reversed(layer.weights)
         top = 2**weights.bits - 1
         if weights.offsets.max() > 0 or weights.offsets.min() < -top:
@@ -264,7 +264,7 @@ def _network(model: Any) -> QuantizedNetwork:
 
 
 def _layer(graph: _Graph, number: int, scale: Activation, *, down: bool) -> QuantizedLayer:
-    """Read the layer after the stream, given its input scale; ``down`` means that weight codes count down."""
+    """Read the next layer of the graph, given its input scale; ``down`` means that weight codes count down."""
     node = graph.take("Gemm")
     attributes = {attribute.name: attribute for attribute in node.attribute}
     if set(attributes) - {"transB", "alpha", "beta", "transA"} or "transB" not in attributes \

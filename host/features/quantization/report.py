@@ -1,5 +1,5 @@
-"""The quantization report in a few sentences, as a table, and as a picture: accuracy by scheme and bits, and the
-weights that codes can represent.
+"""Quantization reports as a few sentences, as a table, and as a picture of the accuracy by scheme and bits, and of
+the weights that codes can represent.
 """
 
 import pathlib
@@ -64,7 +64,7 @@ _CAPTION = ("trunc.: weights truncated, else rounded to nearest. error: largest 
 
 
 def table(report: dict[str, Any]) -> Table:
-    """Tabulate the rows with rounding to nearest, and the accuracy under truncation for comparison."""
+    """Tabulate the rows with rounding to nearest, each with the accuracy under truncation for comparison."""
     keys = ("network", "bits", "scale", "label")
     truncated = {tuple(row[key] for key in keys): row for row in report["rows"]
                  if row["rounding"] == Rounding.TRUNCATE.value}
@@ -83,7 +83,7 @@ def table(report: dict[str, Any]) -> Table:
 
 
 def _steps(row: Row) -> str:
-    """Format an error in steps, without rounding it up to 1."""
+    """Format an error in quantization steps; an error within the bound is not rounded up to 1."""
     return f"{min(row['error_in_steps'], 0.999):.3f}" if row["bound_met"] else f"{row['error_in_steps']:.3f}!"
 
 

@@ -115,7 +115,7 @@ class Workers:
         return float(np.mean(in_time)) if in_time else float("nan")
 
     def settings(self, number: int) -> Settings:
-        """Settings of a round's update, except for the factor of the sum, which the table of scales contains."""
+        """Settings for a round's update, without the scale of its sum, which the table of scales contains."""
         return self._rule.settings(number + 1, gradient_scale=1.0)
 
     def closed_settings(self, closed: Close) -> Settings:
@@ -132,11 +132,11 @@ class Workers:
 class GradientStatus:
     """Masks of the workers in a round, by the status of their gradients."""
 
-    #: Workers with a gradient in time, with a late gradient of an earlier round, and with a dropped gradient.
+    #: Masks: workers with a gradient in time, with a late one of an earlier round, and with a dropped one.
     on_time: int
     late: int
     dropped: int
-    #: Ages of the late gradients in rounds, in the order of their workers.
+    #: Age of each late gradient, in rounds; gradients are in the order of their workers.
     ages: tuple[int, ...]
 
 
@@ -160,13 +160,13 @@ class QuorumExecutor(Executor[GradientStatus]):
         self.stragglers: list[str] = []
         #: Number of rounds that were complete when each worker was switched out.
         self.left_after: dict[int, int] = {}
-        #: Number of each worker's computations that were abandoned at the end of a block.
+        #: Number of computations that were abandoned at the end of a block, by worker.
         self.abandoned = [0] * config.workers
         self._batches: dict[int, Batch] = {}  # batches of a block, by round
         self._ages: dict[int, tuple[int, ...]] = {}  # ages of late gradients, by round
-        self._span = 0  # cycles of the rounds of a block, after they have ended
+        self._span = 0  # cycles that the rounds of a block took, known after they have ended
         self._since = 0  # register CYCLES of rank 0 at the start of a block
-        self._begun = [0] * config.workers  # cycle of the block in which each rank began its computation
+        self._begun = [0] * config.workers  # cycle within the block at which each rank began to compute
         self._dropped: dict[int, int] = {}  # masks of dropped gradients, by round
         self._known_dropped = [0] * config.workers
         self.cycles = 0
@@ -174,7 +174,7 @@ class QuorumExecutor(Executor[GradientStatus]):
 
     @property
     def left(self) -> int:
-        """Number of rounds that fit into the remaining cycles, given the mean measured or modelled cycles."""
+        """Number of rounds that fit into the remaining cycles, given a round's mean measured or modelled cycles."""
         durations, update = self._durations
         closed = sorted(durations)[self._quorum - 1]
         if self._config.closing_deadline:
@@ -184,7 +184,7 @@ class QuorumExecutor(Executor[GradientStatus]):
 
     @property
     def reference(self) -> Reference:
-        """Golden state since the start of the run."""
+        """Golden state, which exists once the run has started."""
         assert self._reference is not None
         return self._reference
 
@@ -276,7 +276,7 @@ class QuorumExecutor(Executor[GradientStatus]):
                 for counted, pending in zip(self.counts(), self.pending(), strict=True)]
 
     def pending(self) -> list[list[int]]:
-        """Rounds of each worker's gradients that do not have a status yet."""
+        """Return the rounds, by worker, of gradients that do not have a status yet."""
         return [list(self._rounds.pending(self.members.index(worker))) if worker in self.members else []
                 for worker in range(self._config.workers)]
 
@@ -327,7 +327,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         return (self._clock() - self._since) % (1 << 32)
 
     def _gradient(self, rank: int, number: int) -> Array:
-        """Compute the gradient of a rank's worker for a round; the node starts its computation at this time."""
+        """Compute the gradient of a rank's worker for a round, and record that the node starts computing now."""
         self._begun[rank] = self._elapsed
         return self._workers.gradient(self.members[rank], number, self._batches[number])
 
@@ -395,7 +395,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         self.begin()
 
     def _count_from(self, counts: list[dict[str, int]]) -> None:
-        """Use ``counts`` as the counts before the new ledgers begin."""
+        """Use ``counts`` as the baseline for the counts in the new ledgers."""
         self._before, self._known_dropped = counts, [worker_counts["dropped"] for worker_counts in counts]
 
     def _by_worker(self, ranks: int) -> int:

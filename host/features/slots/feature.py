@@ -14,7 +14,7 @@ __all__ = ["FEATURE", "SlotsFeature"]
 
 
 class SlotsFeature(Feature):
-    """Positions and common time of nodes, messages to nodes, and jobs that run side by side."""
+    """Feature for slots: positions and a common time for nodes, messages to nodes, and concurrent jobs."""
 
     def in_reset(self, devices: "Devices") -> None:
         from host.features.slots.rings import place_in_ring

@@ -76,7 +76,7 @@ def _check_slots(devices: Sequence[Device]) -> None:
     frame, counts = JobFrame.of(devices[0].config), []
     for _ in range(2):
         counts.append([device.read_register("SUPERFRAMES") for device in devices])
-        devices[0].submit_pop_event(2 * frame.cycles).result()  # without an event, this waits for the given cycles
+        devices[0].submit_pop_event(2 * frame.cycles).result()  # waits for these cycles, as no event is expected
     lacks = [rank for rank, (before, after) in enumerate(zip(*counts, strict=True)) if after == before]
     if lacks:
         names = ", ".join(devices[rank].name for rank in lacks)

@@ -227,7 +227,7 @@ class Banks:
         return self.current
 
 
-#: Limits for a log: words of a memory, width of a layer, layers, sets of a run, and parameters of the model.
+#: Limits for a log: words in a memory, width of a layer, and numbers of layers, of sets in a run, and of parameters.
 _WORDS, _WIDEST, _LAYERS, _SETS, _PARAMETERS = 1 << 20, 4096, 256, 1 << 20, 1 << 24
 
 _words, _count, _digest = fields.integer(1, _WORDS), fields.integer(1, LARGEST), fields.text("[0-9a-f]{32}")

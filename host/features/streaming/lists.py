@@ -129,7 +129,7 @@ class _Compiler:
             "stride_target": gradient_stride, "loss": self._banked("loss", 1)[0]})
 
     def _backward(self, key: ListKey) -> Iterator[Words]:
-        """Yield the instructions for the gradients of weights, biases and inputs."""
+        """Yield the instructions that compute the gradients of weights, biases and inputs."""
         upstream = (self._banked("gradient", key.outputs) if key.top
                     else self._banked("upstream", key.width, key.first))
         x, base = self._banked("x", key.inputs), self._plan.window * key.window
@@ -215,7 +215,7 @@ class _Builder:
         return Region("activations", self._plan.bank.places[name] + position % 2 * self._plan.distance, words)
 
     def _moves(self, execution: _Execution, *, back: bool) -> list[tuple[Region, Region]]:
-        """Near and far regions of an execution's moves: inputs from far memory (``back``), or outputs into it."""
+        """Return the near and far region of each move: of inputs from far memory (``back``), or outputs to it."""
         plan, unit = self._plan, self._plan.units[execution.number]
         layer, top = unit.layer, unit.layer == plan.last
         read, made = [("x", "x", layer)], []
@@ -258,7 +258,7 @@ class _Builder:
         return next((unit for unit, way in earlier if self._plan.windows[way][unit] == window), None) != number
 
     def _fetch(self, access: int) -> None:
-        """Add the FETCH for an access, if there is an access and it needs a FETCH."""
+        """Add the FETCH for an access, unless the access does not exist or needs none."""
         if access >= len(self._accesses) or not self._fetched(access):
             return
         number, backward = self._accesses[access]

@@ -104,7 +104,7 @@ class ListKey:
     """Properties that distinguish lists. Units with the same properties share a list."""
 
     backward: bool
-    #: Number of the window of the weights, and of the accumulator of the gradients.
+    #: Number of the window that stores the weights, and equally of the accumulator for the gradients.
     window: int
     #: Fields of the unit, and number of outputs of the whole layer.
     inputs: int
@@ -294,7 +294,7 @@ def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1,
     ``count`` microbatches in far memory. Raises ``ValueError`` if not even one example fits."""
     if most < 1:
         raise ValueError(f"Examples must be 1 or more, not {most!r}")
-    # Each example of a microbatch adds at least one memory row to the buffers, so larger microbatches cannot fit.
+    # Each example adds at least one memory row to the buffers, so no microbatch above ``bound`` can fit.
     bound = worker.activation_words // max(1, min(unit.inputs for unit in units)) + 1
     for microbatch in range(min(most, bound, LARGEST), 0, -1):
         try:
@@ -310,7 +310,7 @@ def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1,
 def make_streaming_plan(widths: Sequence[int], *, worker: Worker, count: int, microbatch: int | None = None,
                     most: int = LARGEST) -> StreamingPlan:
     """Plan a perceptron of given widths, including inputs and outputs, for sets of ``count`` microbatches. By default
-    a microbatch has the maximum number that fits, up to ``most``. Raises ``ValueError`` if the worker has no room."""
+    a microbatch has the most examples that fit, up to ``most``. Raises ``ValueError`` if the worker has no room."""
     if count < 1:
         raise ValueError(f"Microbatches must be 1 or more, not {count!r}")
     if microbatch is not None and not 1 <= microbatch <= LARGEST:

@@ -191,7 +191,7 @@ class StreamingRing:
         yield from self._ring.programs.stage(node_programs(following.compiled, self._ring.nodes))
         self._ring.settings.write(settings)
         yield
-        if self._earlier is None:  # edits of an earlier run precede these edits
+        if self._earlier is None:  # edit numbers continue from the edits of an earlier run
             self._earlier = max(int(device.read_fields("PROGRAM_SET")["latest"]) for device in self._ring.devices)
         begun = int(self._workers[0].read_register("NODE_TIME"))
         self._ring.programs.edit(number=self._earlier + number, set=self._sets % _SETS)

@@ -76,7 +76,7 @@ class Assessor(Protocol):
         """Propose changes to the program after ``following``, which is the program of the next set."""
 
     def state(self) -> Any:
-        """Return the state on which later changes depend: numbers and strings, in lists and dictionaries."""
+        """Return the assessor's state, which affects later edits: numbers and strings, in lists and dictionaries."""
 
     def restore(self, state: Any) -> None:
         """Restore the state of an assessor with the same parameters."""
@@ -137,7 +137,7 @@ def edit_server(server: Server, old: Structure, edit: Edit) -> Structure:
 
 
 def accuracy_of(server: Server, x: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> float:
-    """Fraction of examples with the highest score for their label, with the weights that workers receive."""
+    """Fraction of examples for which the label scores highest, with the weights that workers receive."""
     for layer, numbers in _by_layer(server.units).items():
         made = []
         for number in numbers:
@@ -226,7 +226,7 @@ class GoldenStreaming(Executor[SetReport]):
 
     @property
     def _counts(self) -> tuple[Mapping[int, Counts], Mapping[int, Counts]]:
-        """Counts of each unit in the FETCH and the PUSH of the last set."""
+        """Counts of the last set's FETCH and PUSH, for each unit."""
         return self.server.fetched, self.server.pushed
 
     def _carry_out(self, shares: Sequence[Share], settings: Settings, structure: Structure) -> int:
@@ -276,7 +276,7 @@ class GoldenStreaming(Executor[SetReport]):
             self._assessor.restore(state["assessor"])
 
     def _origin(self) -> dict[str, Any]:
-        """Parameters of the run that affect its bits."""
+        """Parameters of the run that affect the bits of its results."""
         return {"start": self._start.described(), "workers": self._workers, "seed": self._seed,
                 "optimizer": repr(self._optimizer), "assessor_kind": type(self._assessor).__name__}
 

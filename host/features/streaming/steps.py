@@ -121,7 +121,7 @@ class _StreamingRun:
                 before = simulation.cycle
 
             stopped = until_signal(lambda signals: trainer.train(signals, on_block=block))
-            if stopped and not trainer.complete:  # the report contains the steps that have ended
+            if stopped and not trainer.complete:  # the report then contains the steps that have ended
                 self.stopped = stopped
                 self.checkpointer.write()
 

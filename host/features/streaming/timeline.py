@@ -102,7 +102,7 @@ def words_per_parameter(unit: Unit) -> Fraction:
 
 
 def execution_cycles(unit: Unit, *, microbatch: int, macs: int, recompute: bool = True) -> tuple[int, int]:
-    """Modelled cycles of a microbatch forward and backward, if the array is always full."""
+    """Return the modelled cycles of a microbatch, forward and backward, for an array that is always full."""
     cycles = -(-microbatch * unit.inputs * unit.outputs // macs) + EXECUTION
     return cycles, (BACKWARD if recompute else BACKWARD - 1) * cycles
 
@@ -257,7 +257,7 @@ def streaming_timeline(units: Sequence[Unit], costs: Sequence[Costs], count: int
 
 
 def uniform(layers: int, costs: Costs, count: int) -> Run:
-    """Compute the timeline of layers with equal costs."""
+    """Compute the timeline of ``layers`` layers with equal costs."""
     return streaming_timeline([Unit(number, 64, 64) for number in range(1, layers + 1)], [costs] * layers, count)
 
 
@@ -308,7 +308,7 @@ def packet_cycles(unit: Unit, *, workers: int, state_words: int = 2, rate: Fract
 
 
 def run_of(tasks: Sequence[Task], spans: Mapping[int, tuple[int, int]]) -> Run:
-    """Events of a set from the start and end of each command; executions first, then moves and link."""
+    """Return the events of a set, given each command's start and end: executions, then moves and link."""
     events = []
     for task in sorted(tasks, key=lambda task: (task.queue != Queue.COMPUTE, task.place)):
         kind, *words = task.name.split()

@@ -260,7 +260,7 @@ class TenantHost:
 
 
 def _set(device: Device, tenant: int, name: str, base: int, length: int) -> None:
-    """Set a window; the registers count in groups."""
+    """Set a tenant's memory window; its registers count in groups."""
     window = _spaces(device)[name].number | tenant << 4
     for setting, value in (("WINDOW_BASE", base // GROUP), ("WINDOW_BOUND", (base + length) // GROUP),
                            ("WINDOW", window | 1 << 6), ("WINDOW", window)):

@@ -83,7 +83,7 @@ def measure(grid: GridNodes, length: int = LENGTH) -> dict[str, list[int]]:
 
 
 def rows(*, announce: Callable[[str], None] = lambda stage: None) -> list[dict[str, Any]]:
-    """Measure the rows of the benchmark. The bound of a row is the measurement that the grid is compared with."""
+    """Measure the benchmark's rows. A row's bound is the measured cycles that the grid is compared with."""
     result = []
     for weights, gradients in CODECS:
         config = NodeConfig(weights=Weights(codec=weights), gradients=gradients, topology=Grid())

@@ -64,7 +64,7 @@ class Row:
 
     @property
     def bound(self) -> float:
-        """Cycles of the longer queue, including the gaps of the communicating queue."""
+        """Cycles of the longer queue, including the gaps between commands in the communicating queue."""
         return max(self.compute, self.communicate + GAP * self.commands)
 
 

@@ -19,7 +19,7 @@ _LONGEST, _QUIET = 255, 300  # longest delay of a link; cycles without words unt
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Estimate and measurement of a program on a target."""
+    """Estimated and measured cycles of a program on a target."""
 
     #: Name of the target, and name of the program.
     target: str
@@ -31,7 +31,7 @@ class Row:
     execution: float
     first: float
     second: float
-    #: Estimated cycles on the target, and the throttled cycles times alpha.
+    #: Estimated cycles on the target, and, as a plain estimate, the throttled cycles times alpha.
     estimate: float
     plain: float
     #: Estimates by single metrics: the cycles of the execution machine, scaled by the ratio of the machines' rates.
@@ -98,7 +98,7 @@ class Bench:
 
     def row(self, name: str, case: Case, own: dict[str, Fraction], rates: dict[str, Fraction], *, delay: int,
             truth: float) -> Row:
-        """Estimate a target from the rates of the execution machine and of the target."""
+        """Estimate a target's cycles from both machines' rates and two throttled runs on the execution machine."""
         shares = throttled(own, rates)
         first, second = (self.throttled(case, shares.registers(slower=slower), delay=delay) for slower in (1, 2))
         execution = self.untouched(case).cycles

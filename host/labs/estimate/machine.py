@@ -48,7 +48,7 @@ class Machine:
     host: int = 1  # cycles per word at the host port
 
     def rates(self, compute_cycles: int) -> dict[str, Fraction]:
-        """Rates of all parts, for a program with ``compute_cycles`` compute cycles on this machine."""
+        """Rates of all parts of the machine, for a program with ``compute_cycles`` compute cycles on it."""
         return {"link": self.link, "memory": Fraction(self.node.lanes), "compute": Fraction(1, compute_cycles),
                 "optimizer": Fraction(self.node.optimizer.lanes, self.node.optimizer.interval),
                 "host": Fraction(1, self.host)}
@@ -64,7 +64,7 @@ EXECUTION = Machine(name="8 MACs", node=_THROTTLED)
 RATIOS = ((8, 12), (8, 16), (4, 16))
 
 
-#: Targets. If only links differ, a target has the execution machine's nodes, with throttles off.
+#: Target machines. A target that differs only in its links has the execution machine's nodes, with throttles off.
 TARGETS = (
     Machine(name="16 MACs", node=NODE.replace(compute={"rows": 4})),
     Machine(name="4 MACs", node=NODE.replace(compute={"rows": 1})),

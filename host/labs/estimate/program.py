@@ -28,7 +28,7 @@ __all__ = ["NETWORKS", "Case", "Measured", "Step", "check", "compute_cycles", "p
 #: Widths of perceptrons, by number of parameters.
 NETWORKS = {256: (8, 16, 5), 1024: (24, 32, 6), 4832: (64, 64, 10)}
 
-#: Number of runs of a step with at most ``_SHORT`` parameters; for longer ones, start times are negligible.
+#: Number of runs of a step with at most ``_SHORT`` parameters; in longer steps the start time is negligible.
 _RUNS, _SHORT = 4, 1024
 
 _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.125, learning_rate=0.01, first_decay=0.9)

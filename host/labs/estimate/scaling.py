@@ -23,7 +23,7 @@ from fractions import Fraction
 
 __all__ = ["FULL", "Throttled", "estimate", "throttled"]
 
-FULL = 1 << 16  # number of cycles to which the rate of a throttle refers
+FULL = 1 << 16  # number of cycles in which a throttle's working cycles are counted
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,7 +32,7 @@ CASES = tuple(Case(nodes=nodes, length=length, density=density, codec=codec)
 
 
 def measure() -> Iterator[tuple[Case, int, int]]:
-    """Measure cycles with credits, in the default order and in the interleaved order."""
+    """Yield each case with its measured cycles on links with credits, in default and in interleaved order."""
     def cycles(case: Case, *, interleaved: bool) -> int:
         config = _DENSE.replace(role=Peer(interleaved=interleaved))
         if case.codec != "dense":

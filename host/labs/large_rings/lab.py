@@ -50,7 +50,7 @@ def _run(session: Session, kind: Collective, gradients: np.ndarray, weights: np.
 
 
 def _rows(session: Session, *, latency: int, length: int, seed: int) -> list[dict[str, Any]]:
-    """Measure the rows of the table for one ring."""
+    """Measure an all-reduce and a fused update on one ring, and return a row of results for each."""
     ring = session.ring
     generator = np.random.default_rng([seed, ring.nodes])
     gradients = generator.standard_normal((ring.nodes, length)).astype(np.float32)

@@ -77,7 +77,7 @@ class _ModelledExecutor(Executor[None]):
 
     @property
     def left(self) -> int:
-        """One round at a time, until the cycles are used up."""
+        """Number of rounds to request next: one, or zero when the cycles are used up."""
         return int(not self._over)
 
     def begin(self) -> None:
@@ -208,7 +208,7 @@ _DEFAULT = LateConfig()
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions(Section):
-    """Options of each run's training, and the treatments to compare."""
+    """Options for the training in each run, and the treatments of late gradients to compare."""
 
     skew: str = option("0,0.9", help="Comma-separated shares of own classes.")
     late: str = option("apply-late,wait,drop", help="Comma-separated ways to treat late gradients.")

@@ -88,7 +88,7 @@ class CaseOptions(Section):
                                        shown_default="0.02, formats 0.1")
 
     def cases(self, study: Study) -> Iterator[tuple[str, TrainingConfig, str | None]]:
-        """Name, training configuration and format of each row."""
+        """Yield the name, training configuration and format of each row."""
         usual = _STUDIES[study]
         text = self.values or usual.values
         known = [name for name in GRADIENT_CODECS if name in WEIGHT_CODECS]

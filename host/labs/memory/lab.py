@@ -46,7 +46,7 @@ _ACTIVATIONS, _STRICT = 8192, 0.45
 #: Widths of perceptrons, for batches of 32 and arrays of 4 by 4.
 _WIDTHS = ((64, 64, 10), (64, *[64] * 9, 10), (64, 128, 96, 48, 10))
 _EXAMPLES, _ARRAY = 32, Array(rows=4, lanes=4)
-#: Options of the programs of the text model.
+#: Variants of the text model's program, with the options of each.
 _TEXT: Mapping[str, dict[str, Any]] = {
     "text, as it is": {}, "text, normals scaled again": {"scaled_again": True}, "text, in place": {"in_place": True},
     "text, both": {"scaled_again": True, "in_place": True}}
@@ -55,7 +55,7 @@ _LISTS = {"lists of text": False, "lists of text, normals scaled again": True}
 #: Chains, memory budgets as fractions of the saved words, and words per cycle of far memory.
 _FAR = (("text", 0.6, 1 / 4), ("text", 0.75, 1 / 8), ("layers", 0.5, 1 / 8), ("text", 0.6, 1 / 8),
         ("text", 0.5, 1 / 4), ("text", 0.5, 1 / 2), ("text", 0.6, 1 / 2), ("layers", 0.5, 1 / 2))
-#: Budgets and rates for steps of the second perceptron on a simulated node.
+#: Memory budgets and far-memory rates for steps of the second perceptron on a simulated node.
 _NODES = ((0.5, 1 / 16), (0.5, 1 / 8), (0.5, 1 / 2))
 _TEXT_NODES = ((0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4), (0.5, 1 / 2), (0.6, 1 / 2))  # for the text model
 #: Maximum relative deviation of a node's cycles from a timeline, and between two steps that should take equally long.
@@ -234,7 +234,7 @@ class Parts:
 
     @property
     def ratios(self) -> list[float]:
-        """Cycles of greedy plans divided by cycles of exhaustive plans."""
+        """Cycles of each plan from greedy search, divided by the cycles of the plan from exhaustive search."""
         return [ratio for name, part in self.parts.items() if name.startswith("chains") for ratio in part]
 
     def failures(self) -> list[str]:

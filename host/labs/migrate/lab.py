@@ -198,8 +198,8 @@ def _sites(job: JobOptions, target: TargetOptions, ends: SiteOptions, *, nodes: 
 
 def _compare(sites: list[Site], ledger: Ledger, *, after: int, steps: int, progress: Progress) -> (
         tuple[Downtime, dict[str, int], bool]):
-    """Run a job that stays and a job that moves. Returns the downtime, the cycles that a copying pass takes on each
-    site's line, and whether the two runs end with the same bits."""
+    """Run a job that stays at its site, and a job that moves. Returns the downtime, the cycles that a copying pass
+    takes on each site's line, and whether the two runs end with the same bits."""
     source, target, stays = sites
     try:
         progress.stage("run that stays", steps)
@@ -240,7 +240,7 @@ def _fabric(config: NodeConfig, *, nodes: int, latency: int = LATENCY, threads: 
 
 
 def _finish(site: Site, progress: Progress) -> tuple[list[bytes], list[float]]:
-    """Complete a run; return the losses, and the nodes' bits, which must equal the golden model's bits."""
+    """Complete a run; return the bits of its vectors (equal on nodes and golden model) and its losses."""
     run = site.run
     assert run is not None
     training = run.executor.training

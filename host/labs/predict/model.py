@@ -222,7 +222,7 @@ def _trace(compiled: CompiledProgram, spans: Sequence[Span], walks: Sequence[Col
     """Convert a step to commands of an execution trace, with their waits."""
     words = iter(walks)
     sizes: dict[str, tuple[chakra.Kind, int, int]] = {}
-    for task in compiled.tasks:  # in the order in which they were added, as in ``walks``
+    for task in compiled.tasks:  # tasks, like ``walks``, are in the order in which they were added
         if task.collective:
             walked = next(words)
             kind = _KINDS[task.operation]

@@ -111,7 +111,7 @@ def _chosen() -> list[Point]:
 
 
 def _large() -> list[Point]:
-    """Points for validation on larger rings; each length has one latency, in rotation over the forms."""
+    """Points for validation on larger rings; each length has one latency, which rotates with the format."""
     points: list[Point] = []
     for index, (form, (nodes, (lengths, latencies))) in enumerate(itertools.product(FORMATS, _LARGE.items())):
         for turn, length in enumerate(lengths):

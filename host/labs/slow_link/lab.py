@@ -69,7 +69,7 @@ class Row:
     block_offset: int
     root_reduce: int
 
-    #: The same cycles according to the model, for dense gradients.
+    #: Modelled cycles of both kinds of update, for dense gradients.
     modelled_block_offset: float
     modelled_root_reduce: float
 

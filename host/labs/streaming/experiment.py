@@ -163,7 +163,7 @@ def _costs(**options: Any) -> Costs:
 
 
 def stalls(most: int = 4) -> list[dict[str, Any]]:
-    """Modelled stalls and idle time for sets of 64 x 64 layers, and the words on a worker's chip."""
+    """Model stalls and idle time of sets of 64 x 64 layers, and the peak words on a worker's chip."""
     rows = []
     for layers in (4, 8, 16):
         runs = [uniform(layers, _costs(), count) for count in range(1, most + 1)]
@@ -174,7 +174,7 @@ def stalls(most: int = 4) -> list[dict[str, Any]]:
 
 
 def choices() -> list[dict[str, Any]]:
-    """Numbers of microbatches chosen by the model for sets of 64 x 64 layers."""
+    """Cases with the costs of 64 x 64 layers, and the number of microbatches that the model chooses for each."""
     cases: list[tuple[str, dict[str, Any]]] = [
         *((f"microbatch {size}", {"microbatch": size}) for size in (4, 8, 16)),
         *((f"{name}, server at 1 word per cycle", {"rate": Fraction(1), "state_words": words})

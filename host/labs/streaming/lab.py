@@ -116,7 +116,7 @@ def _learned_on_nodes(data: Dataset, rows: Sequence[Row], *, epochs: int | None,
 
 def _tables(rows: Sequence[Row], simulated: Sequence[Mapping[str, Any]], stalls: Sequence[Mapping[str, Any]],
            choices: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Tabulate accuracies on golden and simulated nodes, stalls, and chosen numbers of microbatches."""
+    """Tabulate accuracies on golden and simulated nodes, stalls, and the chosen numbers of microbatches."""
     means = {row.name: row.mean for row in rows}
     accuracies = Table("test accuracy on golden nodes, mean of all seeds", (
         Column("name", title="case"), Column("mean", format=".2f", title="mean, %"),
@@ -151,8 +151,8 @@ def _lanes(axes: Any, runs: Mapping[int, Run]) -> None:
 
 
 def _draw(stalls: Sequence[Mapping[str, Any]], rows: Sequence[Row], path: Path) -> None:
-    """Draw timelines of sets of 1 and of 3 microbatches, stalls, and losses of the first case with an edit after the
-    initial one, together with its comparison case."""
+    """Draw timelines of sets of 1 and of 3 microbatches, stalls, and losses. The losses are of the first case with an
+    edit after the initial one, and of its comparison case."""
     costs = costs_of([Unit(1, 64, 64)], workers=experiment.WORKERS, microbatch=experiment.MICROBATCH,
                      macs=experiment.MACS)[0]
     with picture(path, size=(14, 4.2), columns=3, width_ratios=(1.6, 1, 1.2)) as (first, second, third):

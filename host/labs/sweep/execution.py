@@ -1,4 +1,4 @@
-"""Execution of a sweep's jobs by worker processes or another engine, and the remaining time."""
+"""Execution of a sweep's jobs by worker processes or another engine, with an estimate of the time left."""
 
 import contextlib
 import dataclasses

@@ -194,7 +194,7 @@ def history(folder: Path, job: Job) -> float:
     for path in folder.glob(f"{job.name}-*.json"):
         with contextlib.suppress(OSError, ValueError):
             record, changed = json_files.read_sealed(path), path.stat().st_mtime
-            # The time of a job that took its result from a cache is ignored.
+            # Ignore the time of a job that took its result from a cache.
             if record["name"] == job.name and changed > latest and record["core_seconds"] > job.estimate / 4:
                 latest, seconds = changed, float(record["core_seconds"])
     return seconds

@@ -269,7 +269,7 @@ def _chosen(columns: Sequence[Column], *names: str) -> list[Column]:
 
 
 def tables(rows: Sequence[Row], products: Sequence[Row] = ()) -> list[Table]:
-    """Tabulate learning and traffic of each workload, the area of codecs, and formats of products."""
+    """Create the tables: learning and traffic of each workload, area of the codecs, and product formats."""
     parts = []
     formats, ring = [*_FORMATS], _chosen(_RUN, "nodes")
     for workload in dict.fromkeys(row["workload"] for row in rows):

@@ -51,7 +51,7 @@ SAMPLE = 4  # a short run on text is evaluated on every ``SAMPLE``-th held-out s
 
 # Formats of products.
 
-#: Multiply-adds per cycle of a node, and of the arrays in the area column, which have 4 rows and 4 columns.
+#: Multiply-adds per cycle of each node; the area column is for arrays of this size, with 4 rows and 4 columns.
 MACS = 16
 #: Words of the activation memory; enough for layers, lists and a node's share of half a batch of digits.
 ACTIVATION_WORDS = 16_384
@@ -85,7 +85,7 @@ MAIN = (BASE, *(Formats(name, ZERO_VALUE) for name in ("bf16", "mx9", "mx6", "mx
 
 
 def all_formats() -> list[Formats]:
-    """Return every pair that a sweep can measure."""
+    """Return every pair of weight and gradient formats that a sweep can measure."""
     return [*(Formats(name, ZERO_VALUE) for name in WEIGHT_CODECS),
             *(Formats(RAW, name) for name in GRADIENT_CODECS if name != ZERO_VALUE),
             *(Formats(name, name) for name in BOTH if name in WEIGHT_CODECS and name in GRADIENT_CODECS)]
@@ -131,7 +131,7 @@ class SweepConfig:
                 raise ValueError(f"{text} must be at least 1, not {value!r}")
 
     def pairs(self, workload: WorkloadName) -> list[Formats]:
-        """Pairs of formats that are measured on a workload."""
+        """Pairs of weight and gradient formats that are measured on a workload."""
         pairs = all_formats()
         if self.formats is not None:
             return [pair for pair in pairs if pair == BASE or pair.named <= set(self.formats)]
@@ -152,8 +152,8 @@ class SweepConfig:
         return [name for name in OPERANDS if self.compute_formats is None or name in self.compute_formats]
 
     def area(self, compute_format: str) -> JobKind | None:
-        """Method of measuring the array of a product format: it is placed, except that the cells of the binary32
-        array, which takes longest, are only counted unless the sweep is full."""
+        """How the array of a product format is measured: by placement, or only by counting its cells. Cells are
+        counted for binary32, which takes longest, unless the sweep is full."""
         if not self.synth:
             return None
         return JobKind.PLACE if self.full or compute_format != FP32 else JobKind.COUNT

@@ -99,8 +99,8 @@ def _figures(training: Training) -> dict[str, Any]:
 
 
 def _engine_figures(outcome: Training, task: Classifier, training: TrainingConfig) -> dict[str, Any]:
-    """Means over the steps of a run on nodes that compute, for the slowest node. Multiply-adds are counted for the
-    largest share of each batch."""
+    """Mean figures per step of a run on computing nodes, for the slowest node. Multiply-adds are counted on the node
+    with the most examples of each batch."""
     batches, count = Batches(task.examples, training), len(outcome.steps)
     shares = [-(-len(batches.take().examples) // outcome.nodes) for _ in range(count)]
     each = sum(layer.multiplications(backward=backward) for layer in layers_of(task.widths)

@@ -50,7 +50,7 @@ class Task:
     depths: tuple[int, int, int]  # number of levels of m, k and n
     budget: int  # number of evaluations of a search
     seeds: int
-    gateware: bool = True  # whether a node counts the cost; otherwise the cost is estimated
+    gateware: bool = True  # whether the cost is counted by a simulated node; otherwise it is estimated
 
     @property
     def name(self) -> str:
@@ -84,14 +84,14 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """States that were run on a node and compared with the model."""
+    """Comparison of the model with a node, for the states of one product that were run on it."""
 
     name: str  # product, and levels
     states: int  # number of states that were run
     wrong: int  # number of states whose cycles differ from the model's
     digest: str  # SHA-256 of the product C, the same for all states
-    least: float  # minimum ratio of estimated cycles to counted ones
-    most: float  # maximum ratio of estimated cycles to counted ones
+    least: float  # minimum ratio of estimated to counted cycles
+    most: float  # maximum ratio of estimated to counted cycles
 
 
 def check_installed(methods: Sequence[str]) -> None:

@@ -37,7 +37,7 @@ from sim.verilated.build import Library, build_ring
 
 __all__ = ["BEHAVIOURS", "CONFIG", "Jobs", "measure", "open_jobs", "two_jobs_lab"]
 
-#: Nodes of both jobs, and nodes of a single job on its own ring.
+#: Configuration of the nodes when two jobs share the ring, and when a single job has its own ring.
 CONFIG = NodeConfig(memories=Memories(planes=0), masking=False, sparsify=False, link=JobSlots(ingress=15),
                     role=Peer(interleaved=True), programs=Programs())
 ALONE = CONFIG.replace(link=Slots(ingress=15))
@@ -102,7 +102,7 @@ class Jobs:
         frame, node = JobFrame.of(self.config), job
         link = self.simulation.links[node]
         for _ in range(100):
-            # TIME of rank 0 equals the cycle number; the slots of each next node begin one link latency later.
+            # TIME of rank 0 equals the cycle number; the slots of each following node begin one link latency later.
             now = self.simulation.cycle % frame.cycles
             target = frame.window + job * (frame.slot + LATENCY + 1) + 12
             self.simulation.run((target - now) % frame.cycles or frame.cycles)
@@ -171,7 +171,7 @@ def _stalls(jobs: Jobs, work: _Work, job: int) -> None:
 
 def _damaged(jobs: Jobs, work: _Work, job: int) -> None:
     """Damage packets so that the command fails, and repeat the command."""
-    for bit in (7, 32):  # a bit of the data, and the last bit of a packet
+    for bit in (7, 32):  # damage a data bit, then the last bit of a packet
         pending = work.submit(Operation.FUSED_UPDATE)
         link, word = jobs.await_packet(job)
         jobs.simulation.links[link].corrupt(word=word, bit=bit)

@@ -262,7 +262,7 @@ class GoldenNodes(Nodes):
             self._weight_codec = self._weight_codec.bind(words[len(words) // 2:])
 
     def _count_words(self, outcome: Collected) -> None:
-        """Count the words of a collective; each node sends to its successor."""
+        """Add the words of a collective to the nodes' counters; each node sends to its successor."""
         for number, rank in enumerate(outcome.ranks):
             self.counters["WORDS_SENT"][rank] += outcome.words[number]
             self.counters["WORDS_RECEIVED"][rank] += outcome.words[number - 1]

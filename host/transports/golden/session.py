@@ -76,7 +76,7 @@ class GoldenDevice(Device):
         return self._answer(None)
 
     def _control(self, value: int) -> None:
-        """Reset links, which ends all commands, or clear counters."""
+        """Handle a write to CONTROL: bit 0 resets links, which ends all commands, and bit 1 clears counters."""
         if value & 1:
             self._nodes.abandon(self._rank)
             self._nodes.flags[self._rank] = 0

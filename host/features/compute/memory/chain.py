@@ -70,7 +70,7 @@ class Chain:
 
     name: str
     maps: tuple[Map, ...]
-    #: Cycles between the last forward and the first backward.
+    #: Cycles of the loss computation, between the last forward and the first backward.
     loss: int = 0
     #: Numbers of the maps that the loss reads; by default only the last map.
     loss_reads: tuple[int, ...] | None = None
@@ -109,7 +109,7 @@ class Chain:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A piece of work, or a move, on the timeline."""
+    """A piece of work, or a move of a map, on the timeline."""
 
     #: ``forward``, ``loss``, ``remake``, ``backward``, ``out`` or ``back``.
     kind: str
@@ -124,7 +124,7 @@ class Run:
     """The timeline of a step."""
 
     cycles: int
-    #: Maximum number of words in use at a time.
+    #: Maximum number of words that are in use at the same time.
     peak: int
     #: Words moved to and from far memory.
     far_words: int
@@ -170,7 +170,7 @@ class _Places:
         self.given: set[tuple[str, int]] = set()
 
     def give(self) -> None:
-        """Grant requests as long as enough words are free."""
+        """Grant memory requests in order while enough words are free."""
         while self._next < len(self._wanted) and self._wanted[self._next][2] <= self.free:
             kind, number, words = self._wanted[self._next]
             self.free -= words
@@ -198,7 +198,7 @@ class _Step:
         self._ready: set[int] = set()  # maps that are in memory for backward
 
     def _wanted(self) -> Iterator[tuple[str, int, int]]:
-        """Yield memory requests in the order of need: purpose, map number, and number of words."""
+        """Yield memory requests as (purpose, map number, number of words), in the order of need."""
         back = set(self._swapped)
         for kind, number in self.work:
             for needed in self._needed(kind, number):
@@ -214,7 +214,7 @@ class _Step:
         return reads[kind](number) if kind in reads else ()
 
     def cycles(self, kind: str, number: int) -> int:
-        """Return the cycles of a piece of work or of a move."""
+        """Return the number of cycles that a piece of work, or a move of a map, takes."""
         if kind in ("out", "back"):
             return -int(-self._maps[number].words // self._rate)
         saved = self._maps[number]
@@ -319,7 +319,7 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True)
 class MapPlan:
-    """A plan for the maps of a chain, within a budget of words."""
+    """A plan that keeps the maps of a chain within a budget of words."""
 
     chain: Chain
     #: The policy of each map, and the resulting timeline.
@@ -401,7 +401,7 @@ AGAIN = " again"
 
 
 class _Touches(Protocol):
-    """A step or an operation that has the names of the buffers it reads and writes."""
+    """A step or an operation, with the names of the buffers that it reads and writes."""
 
     @property
     def reads(self) -> tuple[str, ...]: ...
@@ -478,8 +478,8 @@ class Saved:
 
     def chain(self, name: str, *, words: Callable[[str], int], cycles: Callable[[Sequence[int]], int],
               multiplications: Callable[[int], int]) -> Chain:
-        """Build the chain of the maps, given functions that return the words of a buffer, the cycles of successive
-        steps, and the multiply-adds of a step."""
+        """Build the chain of the saved maps. ``words`` returns the size of a buffer, ``cycles`` the duration of
+        successive steps, and ``multiplications`` the multiply-adds of a step."""
         maps = []
         for number, key in enumerate(self.maps):
             forward, backward, again = self.forward(number), self.backward(number), self.again(key)

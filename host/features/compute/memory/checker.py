@@ -29,7 +29,7 @@ class Overlap:
 
 @dataclasses.dataclass(frozen=True)
 class DeadRead:
-    """Operation that reads words of a buffer that another buffer has overwritten."""
+    """Operation that reads a buffer after another buffer has overwritten some of its words."""
 
     operation: int
     buffer: str  # buffer that is read

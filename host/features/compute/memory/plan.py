@@ -170,7 +170,7 @@ def _lowest(buffer: Lifetime, neighbours: Iterable[tuple[Lifetime, int]]) -> int
 
 
 def _segments(buffers: Buffers, join: Callable[[Lifetime, Sequence[tuple[Lifetime, int]]], int]) -> Places:
-    """Place buffers in segments opened by the largest ones; ``join`` returns a joining buffer's offset."""
+    """Open segments for the largest buffers, and place the rest in them at offsets that ``join`` returns."""
     order = _ordered(buffers, ORDERS["words"])
     places: dict[int, int] = {}
     top = 0
@@ -199,7 +199,7 @@ def shared(buffers: Buffers) -> Places:
 
 
 def lowest_fit(buffers: Buffers, order: Iterable[int]) -> Places:
-    """Give each buffer the lowest free address, in the given order of their numbers."""
+    """Assign the lowest free address to each buffer, in the ``order`` of buffer numbers."""
     placed: list[tuple[Lifetime, int]] = []
     places = [0] * len(buffers)
     for number in order:
@@ -308,12 +308,12 @@ class Room:
 
     base: int
     words: int
-    #: Operations as in :class:`~host.features.compute.memory.plan.Lifetime`; by default all operations.
+    #: Operation range, as in :class:`~host.features.compute.memory.plan.Lifetime`; by default all operations.
     first: int = 0
     end: int | None = None
 
     def has(self, operand: Operand, number: int) -> bool:
-        """Whether the range contains an operand of operation ``number``."""
+        """Whether ``operand`` of operation ``number`` is in the address range during the buffer's lifetime."""
         return (self.first <= number and (self.end is None or number < self.end)
                 and self.base <= operand.base and operand.end <= self.base + self.words)
 
@@ -355,7 +355,7 @@ class ListProgram:
             yield list(instructions)
 
     def profile(self, rooms: Mapping[str, Room], engine: Engine) -> Profile:
-        """Build the program of buffers with given address ranges; instructions without buffers are omitted.
+        """Build the program's operations on buffers at given addresses, without instructions that use none.
 
         Raises ``PlanError`` if an instruction is invalid, or if it accesses words outside a single range.
         """

@@ -47,7 +47,7 @@ class Step:
     #: Names of the buffers that are read, and of the buffers that are written.
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    function: Callable[..., Any]  # function of the arrays that are read; returns the array to write, or None
+    function: Callable[..., Any]  # takes the arrays that are read; returns the array to write, or None
     #: First column that is written, and the column after the last; by default all columns.
     columns: tuple[int, int] | None = None
     #: Whether each element of the result depends on only one element of the first operand, which it may overwrite.
@@ -91,7 +91,7 @@ class StepProgram:
         return dataclasses.replace(self, aliases=aliases)
 
     def run(self, places: Mapping[str, int], tensors: Mapping[str, npt.NDArray[Any]]) -> dict[str, Array]:
-        """Execute the steps in a memory with only the planned words; return the arrays that the host reads."""
+        """Execute the steps in a memory of the planned size, and return the arrays that the host reads."""
         words = self.profile.words
         memory = np.full(max(places[name] + count for name, count in words.items()), np.nan, np.float32)
 

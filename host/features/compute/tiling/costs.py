@@ -35,7 +35,7 @@ __all__ = ["GatewareCost", "ModelCost", "WrongProductError", "estimated", "node_
 
 Bits = npt.NDArray[np.uint32]
 
-#: Maximum cycles of a command, per term of its product.
+#: Maximum cycles of a command, per multiply-add of its product.
 _PATIENCE = 16
 #: Initial contents of C: a NaN with a distinctive payload.
 _NOTHING = 0x7FA0_DEAD
@@ -101,7 +101,7 @@ def instructions(plan: Plan, job: GemmJob, lanes: int, *, operands: str = FP32) 
 
 
 def _words(job: GemmJob, memory: Place, lanes: int) -> int:
-    """Number of elements of a memory that the operands occupy."""
+    """Number of elements that the operands of a product occupy in a memory."""
     lines = {"a": job.k if job.transpose_a else job.m, "b": job.n if job.transpose_b else job.k, "c": job.m,
              **({"gate": job.m} if job.gated else {})}
     sizes = [aligned(lanes * (getattr(job, name).row + count * getattr(job, name).stride))
@@ -130,7 +130,7 @@ def node_of(job: GemmJob, array: Array, *, products: int = 1) -> NodeConfig:
 
 
 def _node_cycles(array: Array) -> Callable[[GemmJob], int]:
-    """Cycles of a product on a node; memory reads return through the queues of the engine."""
+    """Return a model of a product's cycles on a node, where memory reads pass through the engine's queues."""
     memory = Memory(latency=MemoryAccess.latency)
     return dataclasses.replace(array.model, memory=memory).cycles
 
@@ -154,7 +154,7 @@ class ModelCost:
 
 
 def estimated(job: GemmJob, array: Array) -> ModelCost:
-    """Cycles of a command as estimated from its products, for products that are too large for the model."""
+    """Estimate the cycles of a command from its products, which are too large for the model."""
     return ModelCost(job, array, functools.partial(estimate, array.model))
 
 

@@ -48,7 +48,7 @@ def best_first(evaluations: Evaluations, generator: np.random.Generator, *, star
 
 def _from(evaluations: Evaluations, generator: np.random.Generator, start: State, seen: set[State],
           patience: int) -> None:
-    """Search from a start until no better state is found for a while."""
+    """Search from ``start`` until no better state has been found for a while, as limited by ``patience``."""
     waiting: list[tuple[int, int, State]] = []
     drawn, idle, least = [start], 0, evaluations.cost(start)
     while drawn and idle < patience:
@@ -72,7 +72,7 @@ Array = npt.NDArray[np.float64]
 _HIDDEN, _RATE = 128, 1e-3
 #: Steps taken from the best state, fraction of random steps, and number of new states that are evaluated together.
 _STEPS, _RANDOM, _BATCH = 3, 0.1, 6
-_IDLE_WALKS = 20  # walks without a new state, after which walks start from a different state
+_IDLE_WALKS = 20  # number of walks without a new state after which the next walk starts from a different state
 
 
 def _product(a: Array, b: Array) -> Array:
@@ -130,7 +130,7 @@ class Network:
                 for delta, source in ((below, x), (actor, hidden), (critic, hidden))]
 
     def learn(self, x: Array, moves: npt.NDArray[np.int64], rewards: Array) -> None:
-        """Take a step of Adam along the gradients of these moves."""
+        """Take an Adam step along the gradients for the given moves and rewards."""
         for number, (weights, bias) in enumerate(self.gradients(x, moves, rewards)):
             self._layers[number].descend(weights)
             self._biases[number].descend(bias)
@@ -242,7 +242,7 @@ def optuna_search(evaluations: Evaluations, generator: np.random.Generator) -> N
         return float(evaluations.cost(tuple(factors)))
 
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=int(generator.integers(1 << 31))))
-    for _ in range(10 * evaluations.left):  # a known state costs no evaluation, but time
+    for _ in range(10 * evaluations.left):  # limits the trials, since a known state costs no evaluation, only time
         if not evaluations.left:
             break
         study.optimize(objective, n_trials=1)

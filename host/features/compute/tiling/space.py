@@ -79,7 +79,7 @@ class Space:
 
     @property
     def moves(self) -> list[Move]:
-        """All moves; a state allows a move if the source has a factor of two."""
+        """All moves of a factor of two; a state allows a move if the source level has such a factor."""
         return [Move(dimension, source, target) for dimension, depth in enumerate(self.depths)
                 for source, target in itertools.permutations(range(depth), 2)]
 
@@ -104,7 +104,7 @@ class Space:
 
     @staticmethod
     def split(exponent: int, bars: list[int]) -> tuple[int, ...]:
-        """Return the exponents of factors; the sorted positions of bars divide ``exponent`` twos among them."""
+        """Return the factors' exponents: ``bars``, sorted, are the separators in a row of ``exponent`` twos."""
         ends = [-1, *map(int, bars), exponent + len(bars)]
         return tuple(after - before - 1 for before, after in itertools.pairwise(ends))
 
@@ -136,7 +136,7 @@ _PRODUCTS: int = (MAX_INSTRUCTIONS - 1).bit_length() - 1
 class Plan:
     """Grid of equal products that a state of the search space describes."""
 
-    #: Number of products into which m and n are divided.
+    #: Numbers of equal parts into which the dimensions m and n are divided.
     rows: int
     columns: int
     job: GemmJob  # sizes and factors of each product
@@ -180,7 +180,7 @@ class Nest:
         m, n = (dict(zip(self.names, factors, strict=True)) for factors in (state[0], state[2]))
         rounds: int = state[1][1]
         tile, misfit = self._tile(m, n)
-        # Check the blocks of panels, and the number of products.
+        # Add the factors of two by which panels exceed their blocks, and products their limit.
         inside = [sizes[Level.PANEL] + sizes.get(Level.TILE, 0) for sizes in (m, n)]
         lanes, room = (number.bit_length() - 1 for number in (self.array.lanes, self.array.blocks))
         misfit += sum(max(0, max(0, size - lanes) + max(0, rounds - lanes) - room) for size in inside)
@@ -209,7 +209,7 @@ class Nest:
         return rows.bit_length() - 1, columns.bit_length() - 1
 
     def _tile(self, m: dict[Level, int], n: dict[Level, int]) -> tuple[int, int]:
-        """Return the tile form closest to a state, and the number of factors of two by which the two differ."""
+        """Return the tile form closest to a state, and the difference as a number of factors of two."""
         forms = []
         for tile in range(SLOTS.bit_length()):
             rows, columns = self._shape(tile)
