@@ -112,7 +112,7 @@ def test_convert_identity(monkeypatch, tmp_path):
     from hdl.streams.stream import Queue
 
     monkeypatch.setenv("GRADRING_CACHE", str(tmp_path))
-    monkeypatch.setattr(toolchain, "_LOADED", time.time() + 10)
+    monkeypatch.setattr(toolchain, "_LOADED", time.time() + 600)
     first = convert(Queue(shape=3, depth=4), name="queue", identity="Queue of 4")
     assert first == convert(Queue(shape=3, depth=4), name="queue")
     other = convert(Queue(shape=3, depth=5), name="queue", identity="Queue of 5")
@@ -135,7 +135,7 @@ def test_convert_identity(monkeypatch, tmp_path):
     (copy / "unit.py").write_text("number = 2\n")
     convert(Queue(shape=3, depth=4), name="queue", identity="Queue of 4")
     assert len(seen) == 2
-    monkeypatch.setattr(toolchain, "_LOADED", time.time() - 10)
+    monkeypatch.setattr(toolchain, "_LOADED", time.time() - 600)
     convert(Queue(shape=3, depth=4), name="queue", identity="Queue of 4")
     convert(Queue(shape=3, depth=4), name="queue", identity="Queue of 4")
     assert len(seen) == 4
