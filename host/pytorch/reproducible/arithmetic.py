@@ -5,13 +5,14 @@ counterpart in :mod:`sim.golden.reproducible`, on every device that computes bin
 subnormal numbers to zero. Powers of two are multiplied in two steps, since one factor could be out of range.
 """
 
+import operator
 from collections.abc import Callable, Sequence
 
 import torch
 
-__all__ = ["GROUP", "PACKED_WIDTH", "SPECIAL", "Scales", "Sums", "addend_bits", "check_subnormals", "checksums",
-           "exponent_fields", "finite", "pack", "partial_sums", "quantize", "quantizing_scales", "round_sum",
-           "rounding_scales", "special_values", "unpack"]
+__all__ = ["GROUP", "PACKED_WIDTH", "SPECIAL", "Scales", "Sums", "addend_bits", "check_subnormals",
+           "checked_integer", "checksums", "exponent_fields", "finite", "pack", "partial_sums", "quantize",
+           "quantizing_scales", "round_sum", "rounding_scales", "special_values", "unpack"]
 
 #: Two columns of factors for groups, and row sums and column sums of a block.
 Scales = tuple[torch.Tensor, torch.Tensor]
@@ -33,12 +34,20 @@ def addend_bits(width: int, addends: int) -> int:
 
     Raises ValueError if the width is not between 4 and 32, or leaves less than two bits for each addend.
     """
-    if not isinstance(width, int) or not 4 <= width <= 32:
-        raise ValueError(f"Width of a sum must be an integer between 4 and 32, not {width!r}")
-    if not isinstance(addends, int) or not 1 <= addends <= 2 ** (width - 2):
-        raise ValueError(f"Number of addends must be an integer between 1 and {2 ** (width - 2)} for sums of {width} "
-                         f"bits, not {addends!r}")
+    width = checked_integer("Width of a sum", width, 4, 32)
+    addends = checked_integer(f"Number of addends in sums of {width} bits", addends, 1, 2 ** (width - 2))
     return width - (addends - 1).bit_length()
+
+
+def checked_integer(name: str, value: object, low: int, high: int) -> int:
+    """Convert a value to an integer; raises ValueError unless it is one within bounds."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = low - 1
+    if not low <= number <= high or isinstance(value, bool):
+        raise ValueError(f"{name} must be an integer between {low} and {high}, not {value!r}")
+    return number
 
 
 def check_subnormals(device: torch.device) -> None:

@@ -13,10 +13,26 @@ def average(reducer: Reducer, bucket: dist.GradBucket) -> Future[torch.Tensor]:
     """Average the gradients of a bucket: ``model.register_comm_hook(Reducer(), average)``.
 
     Each parameter begins a group, so the bits do not depend on ``bucket_cap_mb`` or on the order of buckets. The hook
-    waits for its collectives, so that all ranks start those of different buckets in one order.
+    waits for its collectives, so that all ranks start those of different buckets in one order. A model in a process
+    group of its own needs a ``Reducer(group=...)`` of that group.
     """
-    reducer.all_reduce(bucket.gradients(), average=True)
+    if not isinstance(reducer, Reducer):
+        raise TypeError(f"State of the hook must be a Reducer, as in register_comm_hook(Reducer(), average), not "
+                        f"{reducer!r}")
+    gradients = [_as_parameter(gradient, parameter) for gradient, parameter in zip(
+        bucket.gradients(), bucket.parameters(), strict=True)]
+    if not gradients:
+        raise ValueError("Gradients must be dense: give nn.Embedding sparse=False")
+    reducer.all_reduce(gradients, average=True)
     buffer = bucket.buffer()
     future: Future[torch.Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
     future.set_result(buffer)
     return future
+
+
+def _as_parameter(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """View of a gradient, whose elements are in the parameter's memory order, with the parameter's strides."""
+    ordered = sorted(range(parameter.dim()), key=parameter.stride, reverse=True)
+    if parameter.is_contiguous() or not parameter.permute(ordered).is_contiguous():
+        return gradient
+    return gradient.as_strided(parameter.shape, parameter.stride(), gradient.storage_offset())

@@ -10,10 +10,14 @@ __all__ = ["Layout", "check_tensors"]
 
 
 def check_tensors(tensors: Sequence[torch.Tensor]) -> None:
-    """Raise ValueError unless tensors are binary32 and on one device."""
+    """Raise ValueError unless tensors are dense, binary32 and on one device."""
     if not tensors:
         raise ValueError("Tensors must be given: at least one")
     for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"Tensors must be of torch.Tensor, not {type(tensor).__name__}")
+        if hasattr(tensor, "to_local"):
+            raise ValueError("Tensors must not be distributed: give to_local() of each")
         if tensor.dtype != torch.float32 or tensor.layout != torch.strided:
             raise ValueError(f"Tensors must be dense and of torch.float32, not {tensor.layout} of {tensor.dtype}")
         if tensor.device != tensors[0].device:
@@ -27,11 +31,12 @@ class Layout:
     ----------
     length : int
         Elements of the vector, with those that fill up the last group of each tensor.
+    shapes : list of torch.Size
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         check_tensors(tensors)
-        self._shapes = [tensor.shape for tensor in tensors]
+        self.shapes = [tensor.shape for tensor in tensors]
         self._starts = [0]
         for tensor in tensors:
             self._starts.append(self._starts[-1] + -(-tensor.numel() // GROUP) * GROUP)
@@ -41,12 +46,23 @@ class Layout:
     @property
     def key(self) -> tuple[object, ...]:
         """Value that is equal for equal layouts."""
-        return self.device, tuple(self._shapes)
+        return self.device, tuple(map(tuple, self.shapes))
+
+    def check(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Raise ValueError unless tensors have this layout."""
+        check_tensors(tensors)
+        if [tensor.shape for tensor in tensors] != self.shapes or tensors[0].device != self.device:
+            raise ValueError("Tensors of all addends must have the shapes and the device of their sum")
+
+    def vector(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """A vector of zeros."""
+        with torch.inference_mode(False):  # it is also used outside of the inference mode that it is created in
+            return torch.zeros(self.length, dtype=dtype, device=self.device)
 
     def views(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """Parts of a vector with the shapes of the tensors."""
         return [vector[start:start + shape.numel()].view(shape)
-                for start, shape in zip(self._starts, self._shapes, strict=False)]
+                for start, shape in zip(self._starts, self.shapes, strict=False)]
 
     def gather(self, tensors: Sequence[torch.Tensor], vector: torch.Tensor) -> None:
         """Copy tensors into a vector; elements between them stay as they are."""

@@ -1,13 +1,15 @@
 """Training with bits that do not depend on the number of ranks: the unit that is rounded is a microbatch."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from host.pytorch.reproducible import arithmetic
+from host.pytorch.reproducible import arithmetic, model_state
 from host.pytorch.reproducible.accumulator import Accumulator
+from host.pytorch.reproducible.arithmetic import checked_integer
+from host.pytorch.reproducible.collectives import signature
 from host.pytorch.reproducible.layout import Layout
 from host.pytorch.reproducible.reducer import Reducer
 
@@ -25,44 +27,50 @@ class Microbatches:
             optimizer.step()
 
     Every microbatch has its own random seed, and its gradient is an addend of its own, so weights have the same bits
-    for any number of ranks that divides the work in any way; a rank may also be without microbatches. Without
-    ``torch.distributed``, one process does all the work.
+    for any number of ranks; a rank may also be without microbatches. Without ``torch.distributed``, one process does
+    all the work. Ranks must begin with equal weights.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Not in ``DistributedDataParallel``, which sums gradients itself.
+        Without ``DistributedDataParallel``, which sums gradients itself.
     count : int
         Microbatches in a step, of all ranks together.
     seed : int
         Random numbers of a microbatch depend on this seed, the step and the index of the microbatch.
     headroom : int or None
         With None, gradients of this rank's microbatches are kept until the step ends. With a number of bits, they are
-        added to integers at once, below exponents of the previous step and this number of bits above them. A step in
-        which a gradient is too large for these is skipped, as is one with an infinity or a NaN.
+        added to integers at once, below exponents that are this number of bits above those of the previous step, and
+        that fall by at most one bit per step. A step in which a gradient is too large for these, or its sum is not
+        finite, is skipped.
     width, group
         As of a :class:`~host.pytorch.reproducible.reducer.Reducer`.
 
     Attributes
     ----------
+    reducer : Reducer
     skipped : int
         Number of steps that were skipped.
     """
 
     def __init__(self, model: torch.nn.Module, count: int, *, seed: int = 0, headroom: int | None = None,
                  width: int = 32, group: object = None) -> None:
-        if isinstance(model, (DistributedDataParallel, DataParallel)):
-            raise ValueError(f"Model must not be in {type(model).__name__}, which sums gradients itself: give its "
-                             f"module")
-        if headroom is not None and (not isinstance(headroom, int) or not 0 <= headroom <= 16):
-            raise ValueError(f"Headroom must be None or an integer between 0 and 16, not {headroom!r}")
-        self._bits = arithmetic.addend_bits(width, count)
-        self._model, self._count, self._seed = model, count, seed
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._layout = Layout(self._parameters)
+        model_state.check_modules(model)
+        if headroom is not None:
+            headroom = checked_integer("Headroom, unless it is None,", headroom, 0, 16)
         self.reducer = Reducer(width=width, group=group)
-        self._integers = None if headroom is None else Accumulator(self._layout, headroom, self._bits)
-        self._kept: list[list[torch.Tensor]] = []
+        self._count = checked_integer("Number of microbatches", count, 1, 2 ** (self.reducer.width - 2))
+        bits = arithmetic.addend_bits(self.reducer.width, self._count)
+        self._model, self._seed, self._headroom = model, seed, headroom
+        self._parameters = model_state.trainable(model)
+        self._layout = Layout(self._parameters)
+        self._integers = None if headroom is None else Accumulator(self._layout, headroom, bits)
+        # Vectors of kept gradients, which later steps use again, and how many are in use.
+        self._vectors: list[torch.Tensor] = []
+        self._kept = 0
+        self._present = torch.zeros(len(self._parameters), dtype=torch.uint8, device=self._layout.device)
+        self._initial: str | None = None  # digest of the weights before the first step
+        self._before: model_state.Versions | None = None
         self._step = 0
         # Microbatches of this rank that are still to be taken; None between steps.
         self._left: int | None = None
@@ -77,65 +85,129 @@ class Microbatches:
     def __call__(self, step: int) -> Iterator[int]:
         """Yield this rank's microbatches of a step, and take the gradients that each has left in parameters.
 
-        Raises ValueError if a module's results depend on the distribution of microbatches.
+        Raises ValueError if parameters have been replaced, or a module's results depend on the distribution of
+        microbatches.
         """
-        self._check()
-        self._kept.clear()
-        self._step, share = step, self.share
+        model_state.check_same(self._parameters, model_state.trainable(self._model))
+        model_state.check_statistics(self._model)
+        self._kept, self._step, share = 0, checked_integer("Step", step, 0, 2 ** 62), self.share
+        self._present.zero_()
+        if self._integers is not None:
+            self._integers.clear()
+        if self._initial is None:
+            self._initial = model_state.digest(self._model)
+        self._before = model_state.Versions(self._model)
         self._left = len(share)
         self._clear()
         for index in share:
             self._sow(index)
             yield index
-            gradients = [torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                         for parameter in self._parameters]
-            if self._integers is not None and self._integers.ready:
-                self._integers.add(gradients)
-            else:
-                self._kept.append(gradients)
-            self._clear()
+            self._take()
             self._left = share.stop - 1 - index
 
     def reduce(self) -> bool:
         """Replace ``.grad`` of parameters by the mean over all microbatches; return False if the step is skipped.
 
-        ``.grad`` of a skipped step is None. Afterwards, random numbers are equal on all ranks.
+        ``.grad`` of a skipped step is None, as is that of a parameter that no microbatch has given a gradient.
+        Afterwards, random numbers are equal on all ranks.
+
+        Raises
+        ------
+        ValueError
+            If microbatches of the step have not been taken, ranks differ in their arguments, steps or initial
+            weights, or weights or buffers have changed within the step.
+        RuntimeError
+            If another rank has raised such an error, or the checksum of a block is wrong twice.
         """
-        if self._left is None:
+        self._agree()
+        total = self._layout.vector()
+        done = True
+        if self._integers is not None and self._integers.fields is not None:
+            done = self._integers.reduce(self.reducer, total, self._count, self._present)
+        else:
+            fields, special = self.reducer.reduce_vectors(
+                self._vectors[:self._kept], addends=self._count, layout=self._layout, result=total,
+                present=self._present)
+            if self._integers is not None:
+                self._integers.begin(fields)
+                done = not special and bool(total.isfinite().all())
+        self._finish(total, done)
+        return done
+
+    def _finish(self, total: torch.Tensor, done: bool) -> None:
+        """End a step, with gradients from the sum if there is one."""
+        means = [torch.empty_like(parameter) for parameter in self._parameters]
+        total /= self._count
+        self._layout.scatter(total, means)
+        for parameter, mean, present in zip(self._parameters, means, self._present.tolist(), strict=True):
+            parameter.grad = mean if done and present else None
+        self.skipped += not done
+        self._sow(self._count)
+        self._kept, self._left, self._initial = 0, None, ""
+
+    def _agree(self) -> None:
+        """Raise an error on all ranks unless each has taken its share of the same step."""
+        problem = None
+        try:
+            self._check_taken()
+            arithmetic.check_subnormals(self._layout.device)
+        except ValueError as error:
+            problem = error
+        shapes = list(map(tuple, self._layout.shapes))
+        ready = self._integers is not None and self._integers.fields is not None
+        self.reducer.ranks.agree(
+            signature(self._count, self.reducer.width, self._headroom, self._seed, self._step, shapes, ready,
+                      self._initial), self._layout.device,
+            "Ranks must take the same step of the same model, with the same count, seed, headroom and width, and "
+            "begin with equal weights", problem)
+
+    def _check_taken(self) -> None:
+        if self._left is None or self._before is None:
             raise ValueError("Microbatches of a step must be taken before reduce(): none has been since the last one")
         if self._left:
             raise ValueError(f"Microbatches of a step must all have been taken before reduce(), not all but "
                              f"{self._left}")
-        means = [torch.empty_like(parameter) for parameter in self._parameters]
-        done = True
-        if self._integers is not None and self._integers.ready:
-            done = self._integers.reduce(self.reducer, means, self._count)
-        else:
-            fields, special = self.reducer.reduce(self._kept, addends=self._count, into=means, divisor=self._count)
-            if self._integers is not None:
-                self._integers.begin(fields)
-                done = not special
-        self._kept.clear()
-        for parameter, mean in zip(self._parameters, means, strict=True):
-            parameter.grad = mean if done else None
-        self.skipped += not done
-        self._sow(self._count)
-        self._left = None
-        return done
+        if any(parameter.grad is not None for parameter in self._parameters):
+            raise ValueError("Gradients must be computed within the loop over microbatches, not after it")
+        self._before.check()
 
-    def _check(self) -> None:
-        """Raise ValueError for modules with statistics of the microbatches that a rank happens to have."""
-        for name, module in self._model.named_modules():
-            if isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.training and (
-                    module.track_running_stats or isinstance(module, torch.nn.SyncBatchNorm)):
-                raise ValueError(f"Running statistics of {name} ({type(module).__name__}) depend on the microbatches "
-                                 f"of a rank: use track_running_stats=False, another normalization, or eval()")
+    def state_dict(self) -> dict[str, Any]:
+        """State that later steps depend on: exponents, if there is a headroom, and the number of skipped steps."""
+        fields = None if self._integers is None else self._integers.fields
+        return {"fields": None if fields is None else fields.clone(), "skipped": self.skipped}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state; raises ValueError if it is of another model or headroom."""
+        fields = state["fields"]
+        groups = self._layout.length // arithmetic.GROUP
+        if fields is not None and (self._integers is None or fields.shape != (groups,)):
+            raise ValueError("State must be of microbatches of the same model, with a headroom, or without exponents")
+        if self._integers is not None:
+            self._integers.fields = None if fields is None else fields.to(self._layout.device).clone()
+        self.skipped = int(state["skipped"])
+
+    def _take(self) -> None:
+        """Take the gradients of a microbatch."""
+        gradients = []
+        for number, parameter in enumerate(self._parameters):
+            if parameter.grad is not None:
+                self._present[number] = 1
+            gradients.append(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+        self._layout.check(gradients)
+        if self._integers is not None and self._integers.fields is not None:
+            self._integers.add(gradients)
+        else:
+            if self._kept == len(self._vectors):
+                self._vectors.append(self._layout.vector())
+            self._layout.gather(gradients, self._vectors[self._kept])
+            self._kept += 1
+        self._clear()
 
     def _clear(self) -> None:
         for parameter in self._parameters:
             parameter.grad = None
 
     def _sow(self, index: int) -> None:
-        """Seed the random numbers of a microbatch."""
+        """Seed PyTorch's random numbers for a microbatch."""
         text = f"{self._seed} {self._step} {index}".encode()
         torch.manual_seed(int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little"))

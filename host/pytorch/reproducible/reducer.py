@@ -1,8 +1,8 @@
 """Reproducible sums of tensors over the ranks of a process group, each checked by a checksum.
 
-A sum takes three collectives: the largest exponents (a byte for each group of 32 elements), the sum of integers with
-the checksums of blocks, and the largest verdict of all ranks. A fourth one precedes the sum if an addend contains an
-infinity or a NaN. Blocks with a wrong checksum are summed once more.
+A sum takes four collectives: an agreement on arguments (17 bytes), the largest exponents (a byte for each group of 32
+elements), the sum of integers with the checksums of blocks, and the largest verdict of all ranks. One more precedes
+the sum if an addend contains an infinity or a NaN. Blocks with a wrong checksum are summed once more.
 """
 
 import dataclasses
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from host.pytorch.reproducible import arithmetic
-from host.pytorch.reproducible.arithmetic import GROUP
-from host.pytorch.reproducible.collectives import Ranks
-from host.pytorch.reproducible.layout import Layout, check_tensors
+from host.pytorch.reproducible.arithmetic import GROUP, checked_integer
+from host.pytorch.reproducible.collectives import Ranks, signature
+from host.pytorch.reproducible.layout import Layout
 from host.pytorch.reproducible.terms import BLOCK, Terms
 
 __all__ = ["Counts", "Reducer"]
@@ -47,10 +47,15 @@ class Reducer:
     """
 
     def __init__(self, *, width: int = 32, group: object = None) -> None:
-        arithmetic.addend_bits(width, 1)
-        self.width, self.ranks = width, Ranks(group)
+        self._width = checked_integer("Width of a sum", width, 4, 32)
+        self.ranks = Ranks(group)
         self.counts = Counts()
         self._memories: dict[str, tuple[object, torch.Tensor]] = {}
+
+    @property
+    def width(self) -> int:
+        """Bits of each sum."""
+        return self._width
 
     def all_reduce(self, tensors: torch.Tensor | Sequence[torch.Tensor], *, average: bool = False) -> None:
         """Replace tensors by their sums over all ranks, or by these divided by the number of ranks.
@@ -60,18 +65,17 @@ class Reducer:
         Raises
         ------
         ValueError
-            If tensors are not binary32 on one device, or the device flushes subnormal numbers to zero.
+            If tensors are not binary32 on one device, if ranks differ in shapes or width, or if the device flushes
+            subnormal numbers to zero.
         RuntimeError
-            If the checksum of a block is wrong twice.
+            If another rank has raised such an error, or the checksum of a block is wrong twice.
         """
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         self.reduce([tensors], addends=self.ranks.size, into=tensors, divisor=self.ranks.size if average else 1)
 
     def reduce(self, contributions: Sequence[Sequence[torch.Tensor]], *, addends: int,
-               into: Sequence[torch.Tensor], divisor: int = 1) -> tuple[torch.Tensor, bool]:
+               into: Sequence[torch.Tensor], divisor: int = 1) -> None:
         """Sum several addends of each rank into tensors, and divide the sum.
-
-        Returns the exponent fields of all groups, and whether any addend contains an infinity or a NaN.
 
         Parameters
         ----------
@@ -83,30 +87,63 @@ class Reducer:
             Tensors that the sums replace.
         divisor : int
             Number by which each sum is divided, after it has been rounded to binary32.
+
+        Raises
+        ------
+        ValueError, RuntimeError
+            As from :meth:`all_reduce`, and if the ranks do not have ``addends`` contributions together.
         """
-        layout = Layout(into)
-        bits = arithmetic.addend_bits(self.width, addends)
-        arithmetic.check_subnormals(layout.device)
-        vectors = [self._vector(layout, tensors, index) for index, tensors in enumerate(contributions)]
-        fields, special = self._agree(vectors, layout)
+        layout = self._agree_on(contributions, addends, into, divisor)
         if not layout.length:
-            return fields, special
+            return
+        vectors = [self._vector(layout, tensors, index) for index, tensors in enumerate(contributions)]
+        direct = layout.direct(into)
+        result = self._memory("result", layout.length, torch.float32, layout) if direct is None else direct
+        self.reduce_vectors(vectors, addends=addends, layout=layout, result=result)
+        if divisor != 1:
+            result /= divisor
+        if direct is None:
+            layout.scatter(result, into)
+
+    def _agree_on(self, contributions: Sequence[Sequence[torch.Tensor]], addends: int, into: Sequence[torch.Tensor],
+                  divisor: int) -> Layout:
+        """Check arguments on all ranks, and return the layout."""
+        layout, problem = None, None
+        try:
+            arithmetic.addend_bits(self.width, addends)
+            layout = Layout(into)
+            for tensors in contributions:
+                layout.check(tensors)
+            arithmetic.check_subnormals(layout.device)
+        except ValueError as error:
+            problem = error
+        device = next((tensor.device for tensor in into if isinstance(tensor, torch.Tensor)), torch.device("cpu"))
+        shapes = None if layout is None else list(map(tuple, layout.shapes))
+        self.ranks.agree(
+            signature(self.width, addends, divisor, shapes), device,
+            "Ranks must sum tensors of the same shapes, with the same width and number of addends", problem)
+        assert layout is not None
+        return layout
+
+    def reduce_vectors(self, vectors: _Vectors, *, addends: int, layout: Layout, result: torch.Tensor,
+                       present: torch.Tensor | None = None) -> tuple[torch.Tensor, bool]:
+        """Sum several addends of each rank, all vectors of a layout, into a vector.
+
+        ``present``, bytes, is replaced by its maximum over all ranks. Returns the exponent fields of all groups, and
+        whether any addend contains an infinity or a NaN.
+        """
+        bits = arithmetic.addend_bits(self.width, addends)
+        fields, special = self._agree(vectors, layout, present)
         flags = self._flags(vectors, layout) if special else None
         if special:
             vectors = [arithmetic.finite(vector) for vector in vectors]
-        total = layout.direct(into)
-        result = torch.empty(layout.length, device=layout.device) if total is None else total
-        terms = Terms(fields, bits, self.width, functools.partial(_quantized, vectors, bits))
-        self.sum(terms, result, layout, again=lambda: self._agree(vectors, layout)[0])
+        terms = Terms(fields, bits, self.width, functools.partial(_quantized, vectors, bits), count=len(vectors))
+        self.sum(terms, addends, result, layout, again=lambda: self._agree(vectors, layout, None)[0])
         if flags:
             result.copy_(arithmetic.special_values(*flags, result))
-        if divisor != 1:
-            result /= divisor
-        if total is None:
-            layout.scatter(result, into)
         return fields, special
 
-    def sum(self, terms: Terms, result: torch.Tensor, layout: Layout,
+    def sum(self, terms: Terms, addends: int, result: torch.Tensor, layout: Layout,
             again: Callable[[], torch.Tensor] | None = None) -> None:
         """Sum integers of all ranks, and write the sums as binary32; sum blocks with wrong checksums again.
 
@@ -114,6 +151,8 @@ class Reducer:
         ----------
         terms : Terms
             Integers of this rank.
+        addends : int
+            Number of addends of all ranks together.
         result : Tensor
             Vector for the sums; it is written when all blocks have been found right, so it may contain the elements.
         layout : Layout
@@ -122,6 +161,8 @@ class Reducer:
 
         Raises
         ------
+        ValueError
+            If the ranks do not have that number of addends.
         RuntimeError
             If a block is wrong twice.
         """
@@ -139,6 +180,8 @@ class Reducer:
                                    f"twice: look for faults of memories and links of the ranks")
             for block, part in zip(wrong, terms.split(repeated, wrong), strict=True):
                 parts[block].copy_(part)
+        if terms.count_of(words) != addends:
+            raise ValueError(f"Contributions of all ranks together must be {addends}, not {terms.count_of(words)}")
         for block, (part, target) in enumerate(zip(parts, result.split(BLOCK), strict=True)):
             terms.finish(block, part, target)
         self.counts.sums += 1
@@ -154,7 +197,6 @@ class Reducer:
 
     def _vector(self, layout: Layout, tensors: Sequence[torch.Tensor], index: int) -> torch.Tensor:
         """Tensors as one vector of whole groups."""
-        check_tensors(tensors)
         vector = layout.direct(tensors)
         if vector is None:
             vector = self._memory(f"vector {index}", layout.length, torch.float32, layout)
@@ -164,23 +206,31 @@ class Reducer:
     def _memory(self, use: str, length: int, dtype: torch.dtype, layout: Layout) -> torch.Tensor:
         """Memory for one use, which later sums of the same layout use again; zeros at first."""
         key, memory = self._memories.get(use, (None, None))
-        if memory is None or key != layout.key:
-            memory = torch.zeros(length, dtype=dtype, device=layout.device)
+        if memory is None or key != layout.key or len(memory) != length:
+            with torch.inference_mode(False):  # it is also used outside of the inference mode that it is created in
+                memory = torch.zeros(length, dtype=dtype, device=layout.device)
             self._memories[use] = layout.key, memory
         return memory
 
-    def _agree(self, vectors: _Vectors, layout: Layout) -> tuple[torch.Tensor, bool]:
+    def _agree(self, vectors: _Vectors, layout: Layout, present: torch.Tensor | None) -> tuple[torch.Tensor, bool]:
         """Fields of all groups, and whether any element is an infinity or a NaN."""
-        fields = torch.ones(layout.length // GROUP + 1, dtype=torch.uint8, device=layout.device)
+        groups = layout.length // GROUP
+        most = torch.ones(groups + 1 + (0 if present is None else len(present)), dtype=torch.uint8,
+                          device=layout.device)
+        fields = most[:groups]
         for vector in vectors:
-            for part, own in zip(vector.split(BLOCK), fields[:-1].split(BLOCK // GROUP), strict=True):
+            for part, own in zip(vector.split(BLOCK), fields.split(BLOCK // GROUP), strict=True):
                 measured = arithmetic.exponent_fields(part)
                 if bool((measured == arithmetic.SPECIAL).any()):
-                    fields[-1] = arithmetic.SPECIAL
+                    most[groups] = arithmetic.SPECIAL
                     measured = arithmetic.exponent_fields(arithmetic.finite(part))
                 torch.maximum(own, measured, out=own)
-        self.ranks.largest(fields)
-        return fields[:-1], int(fields[-1]) == arithmetic.SPECIAL
+        if present is not None:
+            most[groups + 1:] = present
+        self.ranks.largest(most)
+        if present is not None:
+            present.copy_(most[groups + 1:])
+        return fields, int(most[groups]) == arithmetic.SPECIAL
 
     def _flags(self, vectors: _Vectors, layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
         """Elements of which any addend is +infinity or NaN, and elements of which any is -infinity or NaN."""

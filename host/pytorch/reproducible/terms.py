@@ -13,6 +13,8 @@ __all__ = ["BLOCK", "Terms"]
 BLOCK = 2 ** 17
 #: Words of a block's proof: two checksums in halves of 16 bits, so that sums over ranks do not overflow.
 _PROOF = 4
+#: Words that follow all proofs: the number of addends and the digest.
+_END = 2
 #: Modulus of the digest of exponents; no flipped bit is a multiple of it.
 _PRIME = 65_521
 
@@ -20,7 +22,8 @@ _PRIME = 65_521
 class Terms:
     """Terms of a sum that one rank contributes.
 
-    The words are those of all blocks, then the proofs of all blocks, and the digest of the exponents.
+    The words are those of all blocks, then the proofs of all blocks, the number of the rank's addends, and the digest
+    of the exponents.
 
     Parameters
     ----------
@@ -32,11 +35,13 @@ class Terms:
         Bits of a sum. With at most 16, a word holds two.
     integers : function
         Integers of each of this rank's addends, from the number of a block and the factors of its groups.
+    count : int
+        Number of this rank's addends.
     """
 
     def __init__(self, fields: torch.Tensor, bits: int, width: int,
-                 integers: Callable[[int, Scales], Iterable[torch.Tensor]]) -> None:
-        self._fields, self._bits, self._width, self._integers = fields, bits, width, integers
+                 integers: Callable[[int, Scales], Iterable[torch.Tensor]], *, count: int) -> None:
+        self._bits, self._width, self._integers, self._count = bits, width, integers, count
         self._packed = width <= PACKED_WIDTH
         self._up = _blocks(arithmetic.quantizing_scales(fields, bits))
         self._down = _blocks(arithmetic.rounding_scales(fields, bits))
@@ -46,20 +51,20 @@ class Terms:
 
     def with_fields(self, fields: torch.Tensor) -> "Terms":
         """The same terms with other exponents."""
-        return Terms(fields, self._bits, self._width, self._integers)
+        return Terms(fields, self._bits, self._width, self._integers, count=self._count)
 
     def _sizes(self, blocks: Iterable[int]) -> list[int]:
         elements = [len(self._up[block][0]) * GROUP for block in blocks]
         return [count // 2 if self._packed else count for count in elements]
 
     def size(self, blocks: Sequence[int]) -> int:
-        """Number of words of some blocks, with their proofs and the digest."""
-        return sum(self._sizes(blocks)) + _PROOF * len(blocks) + 1
+        """Number of words of some blocks, with their proofs and the last words."""
+        return sum(self._sizes(blocks)) + _PROOF * len(blocks) + _END
 
     def split(self, words: torch.Tensor, blocks: Sequence[int] | None = None) -> list[torch.Tensor]:
         """Words of each of some blocks, by default of all."""
         blocks = range(len(self._up)) if blocks is None else blocks
-        return list(words[:-_PROOF * len(blocks) - 1].split(self._sizes(blocks)))
+        return list(words[:-_PROOF * len(blocks) - _END].split(self._sizes(blocks)))
 
     def encode(self, blocks: Sequence[int], parts: Sequence[torch.Tensor], words: torch.Tensor) -> None:
         """Write the words of some blocks, and their proofs."""
@@ -68,8 +73,14 @@ class Terms:
             self._encode(block, part)
             sums.append(arithmetic.partial_sums(part))
         proof = arithmetic.checksums(sums)
-        words[-_PROOF * len(parts) - 1:-1] = torch.cat([proof & 0xFFFF, proof >> 16], 1).view(-1)
+        words[-_PROOF * len(parts) - _END:-_END] = torch.cat([proof & 0xFFFF, proof >> 16], 1).view(-1)
+        words[-2] = self._count
         words[-1] = self._digest
+
+    @staticmethod
+    def count_of(words: torch.Tensor) -> int:
+        """Number of addends of all ranks, from the sum of their words."""
+        return int(words[-2])
 
     def _encode(self, block: int, part: torch.Tensor) -> None:
         target = part.new_empty(2 * len(part)) if self._packed else part
@@ -87,7 +98,7 @@ class Terms:
 
     def verdicts(self, parts: Sequence[torch.Tensor], words: torch.Tensor, ranks: int) -> torch.Tensor:
         """For each block, 1 if its sum differs from the sum of its checksums or ranks differ in exponents, else 0."""
-        low, high = words[-_PROOF * len(parts) - 1:-1].view(-1, 2, 2).to(torch.int64).unbind(1)
+        low, high = words[-_PROOF * len(parts) - _END:-_END].view(-1, 2, 2).to(torch.int64).unbind(1)
         expected = (low + (high << 16)) & 0xFFFF_FFFF
         actual = arithmetic.checksums([arithmetic.partial_sums(part) for part in parts])
         wrong = (actual != expected).any(1) | (words[-1] != self._digest * ranks)

@@ -1,4 +1,4 @@
-"""Ranks that do not use PyTorch: clients of a server, each of them with its own thread."""
+"""Ranks without PyTorch: clients of a server, each in its own thread."""
 
 import contextlib
 import threading
@@ -13,7 +13,7 @@ TIMEOUT = 60
 
 
 class Ranks:
-    """Clients of a server, and a thread pool for their requests.
+    """Clients of a server, with a thread pool that makes their requests.
 
     Members
     -------
@@ -26,7 +26,7 @@ class Ranks:
         self.server, self.clients, self.pool, self.said = server, clients, pool, said
 
     def ask(self, *requests):
-        """Make one request for each rank, all at the same time; return the results or errors."""
+        """Make one request per rank, all concurrently; return the results or errors."""
         futures = [self.pool.submit(client.ask, request)
                    for client, request in zip(self.clients, requests, strict=True) if request is not None]
         return [future.exception(TIMEOUT) or future.result() for future in futures]
@@ -34,7 +34,7 @@ class Ranks:
 
 @contextlib.contextmanager
 def serving(folder, jobs, *, ranks, patience=None, join=True):
-    """Run a server in a separate thread, and stop it afterwards."""
+    """Run a server in a separate thread and stop it afterwards."""
     said = []
     patience = patience or Patience(slow=20, timeout=40)
     server = RingServer(folder / "ring", ranks=ranks, jobs=jobs, patience=patience, say=said.append)

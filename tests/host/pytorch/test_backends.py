@@ -1,4 +1,4 @@
-"""Scripts that name a backend, and all collectives of PyTorch, on a simulated ring."""
+"""Scripts that select a backend by name, and all PyTorch collectives on a simulated ring."""
 
 import json
 import os
@@ -29,8 +29,7 @@ def test_collectives(tmp_path):
 
 
 def test_gloo_by_name(tmp_path):
-    """The launcher warns about data carried by gloo, including DDP's, and counts it; if the ring is required, it
-    exits with an error."""
+    """The launcher reports data carried by gloo, including DDP's; ``--require-ring`` makes this an error."""
     printed, errors = launch("-n", 1, "--require-ring", "--output", tmp_path, SCRIPTS / "by_name.py", "gloo",
                              expect=1)
     assert printed.count(NAMED.format("gloo")) == 1
@@ -43,8 +42,7 @@ def test_gloo_by_name(tmp_path):
 
 
 def test_replaced(tmp_path, monkeypatch):
-    """If a framework uses a fixed backend, it can be replaced with the ring. The script may have modules named like
-    the packages of this repository, both next to it and on the path."""
+    """The ring replaces a hard-coded backend, even with modules named like the repository's."""
     for name in names.PACKAGES:
         (tmp_path / f"{name}.py").write_text("WHO = 'script'\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
@@ -59,7 +57,7 @@ def test_replaced(tmp_path, monkeypatch):
 
 
 def test_backends_that_are_not_there(tmp_path):
-    """Each backend that is not available is rejected with a one-line message that suggests a remedy."""
+    """Each unavailable backend is rejected with a one-line message that suggests a remedy."""
     names = ["nccl", "ucc", "cpu:gloo,cuda:nccl", "mpi"]
     printed, errors = launch("-n", 1, "--output", tmp_path, SCRIPTS / "not_there.py", *names, expect=1)
     texts = [f"Backend must be gradring for the ring, not {name}, which is not available: leave the name out of "

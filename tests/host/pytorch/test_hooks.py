@@ -1,4 +1,4 @@
-"""Hooks of DistributedDataParallel in a group of one process, on a ring that simulates several ranks."""
+"""DistributedDataParallel hooks in a group of one process, on a ring that simulates several ranks."""
 
 import copy
 import itertools
@@ -33,7 +33,7 @@ BEGIN = hooks.counted(DistributedDataParallel._pre_forward)
 
 @pytest.fixture
 def group():
-    """A process group that consists of this process."""
+    """A process group that consists of this process only."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
@@ -56,7 +56,7 @@ def attached(module, monkeypatch, ring, *, keeps=False):
 
 
 def gradients(model):
-    """Gradient of each parameter, always computed for the same loss."""
+    """Gradient of each parameter, always computed from the same loss."""
     model.zero_grad()
     model(torch.linspace(-1, 1, 40).reshape(5, 8)).square().sum().backward()
     return [parameter.grad.numpy().copy() for parameter in model.parameters()]
@@ -64,7 +64,7 @@ def gradients(model):
 
 @pytest.mark.parametrize("keeps", [False, True])
 def test_buckets(group, monkeypatch, keeps):
-    """Averages have the same bits for all bucket sizes: those of one vector whose parameters each begin a group."""
+    """Averages have the same bits for all bucket sizes, as if each parameter began a group of one vector."""
     if keeps:
         needs("mx")
     torch.manual_seed(8)
@@ -76,7 +76,7 @@ def test_buckets(group, monkeypatch, keeps):
         module = DistributedDataParallel(torch.nn.Sequential(*copy.deepcopy(layers)), bucket_cap_mb=bucket)
         with standing_in(monkeypatch, node, *factors, transport=TransportName.GOLDEN) as ring:
             attached(module, monkeypatch, ring, keeps=keeps)
-            steps = [gradients(module) for _ in range(2)]  # DDP makes new buckets after the first step
+            steps = [gradients(module) for _ in range(2)]  # DDP rebuilds its buckets after the first step
         results.append(np.concatenate([part.reshape(-1) for step in steps for part in step]).view(np.uint32))
     assert all((result == results[0]).all() for result in results)
     if not keeps:
@@ -110,8 +110,8 @@ def test_errors(model, monkeypatch):
 
 @pytest.mark.parametrize(("node", "keeps"), [("default", False), ("mx9", True)])
 def test_owners(model, monkeypatch, node, keeps):
-    """While an optimizer on the nodes owns parameters, their gradients stay local. Before and after that, gradients
-    are summed, here over two equal ranks."""
+    """Gradients stay local while an optimizer on the nodes owns the parameters; before and after that,
+    they are summed, here over two equal ranks."""
     expected = gradients(copy.deepcopy(model.module))
     parameters = list(model.module.parameters())
 
@@ -119,7 +119,7 @@ def test_owners(model, monkeypatch, node, keeps):
         for number, (gradient, exact) in enumerate(zip(gradients(model), expected, strict=True)):
             if number in local:
                 np.testing.assert_array_equal(gradient, exact)
-            else:  # an exact sum of two ranks, or a sum with a codec's error
+            else:  # an exact sum over two ranks, or a sum with a codec's error
                 np.testing.assert_allclose(gradient, 2 * exact, rtol=0,
                                            atol=0.03 * np.abs(2 * exact).max() if keeps else 0)
 
@@ -137,7 +137,7 @@ def test_owners(model, monkeypatch, node, keeps):
 
 
 def test_gradients_of_one_rank(model, monkeypatch):
-    """PyTorch's optimizers and clipping reject gradients that stayed local, until the next backward pass."""
+    """PyTorch's optimizers and clipping reject gradients that stayed local until the next backward pass."""
     ownership.install()
     parameters = list(model.module.parameters())
     optimizer = torch.optim.SGD(parameters, lr=0.5)
@@ -156,7 +156,7 @@ def test_gradients_of_one_rank(model, monkeypatch):
 
 
 def test_frozen(model, monkeypatch):
-    """Parameters may be frozen and unfrozen at any time, and each one keeps its own gradient residual."""
+    """Parameters may be frozen and unfrozen at any time; each keeps its own gradient residual."""
     parameters = list(model.module.parameters())
     expected = gradients(copy.deepcopy(model.module))
     with standing_in(monkeypatch, LOSSY, 0, 1) as ring:
@@ -173,7 +173,7 @@ def test_frozen(model, monkeypatch):
 
 
 def test_wrapped_again(model, monkeypatch):
-    """A parameter keeps its gradient residual if its module is wrapped again."""
+    """A parameter keeps its gradient residual when its module is wrapped again."""
     expected = gradients(copy.deepcopy(model.module))
     with standing_in(monkeypatch, LOSSY, 0, 1) as ring:
         means = []
@@ -188,7 +188,7 @@ def test_wrapped_again(model, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_other_types(group, monkeypatch, dtype):
-    """Gradients of types other than float32 are summed over gloo, without any request to the ring."""
+    """Gradients with a dtype other than float32 are summed over gloo, without any request to the ring."""
     model = DistributedDataParallel(torch.nn.Linear(3, 2, dtype=dtype))
     attached(model, monkeypatch, None, keeps=True)
     model(torch.ones(1, 3, dtype=dtype)).sum().backward()
@@ -196,7 +196,7 @@ def test_other_types(group, monkeypatch, dtype):
 
 
 def test_other_group(group, monkeypatch):
-    """Gradients of a module in another process group are summed there; nodes cannot own its parameters."""
+    """A module in another process group is reduced there; nodes cannot own its parameters."""
     model = DistributedDataParallel(torch.nn.Linear(3, 2))
     monkeypatch.setattr(hooks, "client", lambda: None)
     hooks.attach(model, keeps=True)
@@ -209,7 +209,7 @@ def test_other_group(group, monkeypatch):
 
 
 def test_passes(model, monkeypatch):
-    """Each request reports its module's number of passes so far, not counting passes without a sum."""
+    """Each request reports how many passes its module has made, excluding passes without a reduction."""
     asked = []
 
     class Ring:

@@ -1,4 +1,4 @@
-"""When a rank ends, the operation ends too: ranks are notified, and the main thread is interrupted."""
+"""When a rank exits, the operation ends: all ranks are notified and the main thread is interrupted."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ REASON = "Rank 1 has ended"
 
 
 class Build:
-    """Stub of jobs with an operation that takes longer than a test."""
+    """Stub for jobs with an operation that outlasts the test."""
 
     seconds = 60.0
 

@@ -11,7 +11,7 @@ torch.set_num_threads(1)  # as in tests/host/training/test_torch.py
 
 from host.pytorch.reproducible import arithmetic  # noqa: E402
 
-_ADDENDS = "Number of addends must be an integer between 1 and 64 for sums of 8 bits, not "
+_ADDENDS = "Number of addends in sums of 8 bits must be an integer between 1 and 64, not "
 
 
 def patterns(seed, shape):

@@ -55,3 +55,17 @@ def test_launched(result, tmp_path):
     launch("-n", 2, "--transport", "golden", "--output", tmp_path, SCRIPTS / "reproducible_ranks.py", "launched",
            tmp_path / "weights.json")
     assert json.loads((tmp_path / "weights.json").read_text()) == result["kept"][0]
+
+
+def test_misuse(result):
+    """If arguments of ranks differ, or one rank has an error, all ranks end with one line, before any is summed."""
+    said = result["misuse"]
+    sums = "ValueError: Ranks must sum tensors of the same shapes, with the same width and number of addends"
+    steps = ("ValueError: Ranks must take the same step of the same model, with the same count, seed, headroom and "
+             "width, and begin with equal weights")
+    for names, text in (("width shapes number", sums), ("step weights seed count headroom", steps)):
+        for name in names.split():
+            assert said.pop(name) == [text, text], name
+    assert said == {"type": [
+        "RuntimeError: Another rank cannot take part in this sum: see its message",
+        "ValueError: Tensors must be dense and of torch.float32, not torch.strided of torch.float64"]}

@@ -1,4 +1,4 @@
-"""Cases for the collectives of torch.distributed, and for methods of its process groups."""
+"""Test cases for torch.distributed collectives and process group methods."""
 
 import torch
 import torch.distributed as dist
@@ -29,7 +29,7 @@ def all_reduce(group, make):
 
 @case(types=[torch.float32])
 def all_reduce_out_of_step(group, make):
-    """A rank requests a sum before the other ranks, and is blocked only when it waits for the result."""
+    """A rank that requests a sum before the other ranks blocks only when it waits for the result."""
     rank, _ = ranks(group)
     tensor, message = one(group, make), make(2, 7)
     if rank == 0:
@@ -45,7 +45,7 @@ def all_reduce_out_of_step(group, make):
 
 @case(types=[torch.float32, torch.int64])
 def all_reduce_in_callback(group, make):
-    """The callback of a sum requests another sum and waits for it, like the hook of PowerSGD."""
+    """The callback of a sum requests another sum and waits for it, as the PowerSGD hook does."""
     def another(future):
         return dist.all_reduce(future.value()[0], group=group, async_op=True).get_future().wait()
 
@@ -134,7 +134,7 @@ def scattered(name, group, make):
 def reduce_scatter(group, make):
     results = []
     for operation in OPERATIONS:
-        # Before an error (for example, averages of complex32), gloo writes data that differs between calls.
+        # Before raising an error (e.g. for averages of complex32), gloo writes data that differs between calls.
         with attempt(results):
             dist.reduce_scatter(output := make(3, 0), several(group, make), op=operation, group=group)
             results.append(output)
@@ -289,7 +289,7 @@ def numbers(name, group, make):
 
 @case("new_group", "new_subgroups", "new_subgroups_by_enumeration", types=[torch.float32, torch.int32])
 def groups(name, group, make):
-    """Groups of some ranks, created with the backend of the tested group; the groups themselves use gloo."""
+    """Groups of some of the ranks are created with the backend of the tested group, but use gloo."""
     backend = c10d._world.pg_map[group][0]
     with untouched(group):
         made = {"new_group": lambda: dist.new_group([0, 1], backend=backend),
@@ -327,7 +327,7 @@ def _time_estimator(group, make):
 
 @case(types=[torch.float32, torch.bfloat16])
 def allreduce(group, make):
-    """A list, a single tensor, and several tensors are all replaced by their sum over the ranks."""
+    """A tensor list, a single tensor and several tensors are all replaced by their sums over the ranks."""
     results = [one(group, make) for _ in range(4)]
     waited(group.allreduce([results[0]]))
     waited(group.allreduce(results[1], dist.ReduceOp.SUM))

@@ -1,4 +1,4 @@
-"""Collectives for autograd, for the compiler, and for FSDP2."""
+"""Collective functions used by autograd, the compiler and FSDP2."""
 
 import torch
 import torch.distributed as dist
@@ -70,7 +70,7 @@ def functions(name, group, make):
 
 @case(*(f"nn.{name}" for name in DIFFERENTIABLE), types=[torch.float32])
 def gradients(name, group, make):
-    """Outputs, and the gradient of their sum; inputs are contiguous because gloo requires it."""
+    """Outputs and the gradient of their sum; the inputs are contiguous because gloo requires it."""
     tensor = one(group, make).requires_grad_()
     outputs = DIFFERENTIABLE[name.partition(".")[2]](group, tensor)
     outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
@@ -83,7 +83,6 @@ def gradients(name, group, make):
 
 @case(types=[torch.float32])
 def fully_sharded(group, make):
-    """Weights, gradients and losses of two steps of FSDP2."""
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 2))
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Optimizers on the nodes, with features of DistributedDataParallel that scripts use."""
+"""Optimizers on the nodes combined with DistributedDataParallel features that scripts use."""
 
 import copy
 import re
@@ -15,7 +15,7 @@ import gradring.torch
 
 
 class Branches(nn.Module):
-    """A model with a module that some ranks do not use, a module that no rank uses, and a frozen module."""
+    """Model with a module that only some ranks use, one that no rank uses, and a frozen one."""
 
     def __init__(self):
         super().__init__()
@@ -42,7 +42,7 @@ def refused(text, action):
 
 
 def replayed(path):
-    """Train with AdamW, a schedule, two groups and gradient accumulation; save and load the state."""
+    """Train with AdamW, a schedule, two parameter groups and gradient accumulation; save and load the state."""
     model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 9), nn.Tanh(), nn.Linear(9, 3)))
     first, second = list(model.module[0].parameters()), list(model.module[2].parameters())
     groups = [{"params": first}, {"params": second, "lr": 0.02, "weight_decay": 0.1}]
@@ -85,7 +85,7 @@ def replayed(path):
 
 
 def unused():
-    """If a rank does not use a parameter, its gradient counts as zero; an unused group does not change."""
+    """A parameter unused on one rank has a zero gradient there; a group that no rank uses does not change."""
     model = DistributedDataParallel(Branches(), find_unused_parameters=True)
     plain = copy.deepcopy(model.module)
     parts = [[*model.module.base.parameters(), *model.module.some.parameters()], [*model.module.none.parameters()]]
@@ -94,7 +94,7 @@ def unused():
     model(inputs(0), dist.get_rank() == 0).backward()
     optimizer.step()
     assert (flat(parts[1]) == before).all()
-    # The mean gradient over all ranks, computed in one process.
+    # Mean gradient over all ranks, computed in a single process.
     losses = [plain(torch.randn(5, 8, generator=torch.Generator().manual_seed(rank)), rank == 0)
               for rank in range(dist.get_world_size())]
     (sum(losses) / len(losses)).backward()
@@ -111,7 +111,7 @@ def unused():
 
 
 def shared():
-    """The nodes update one part of the model, and a PyTorch optimizer updates the rest from averaged gradients."""
+    """The nodes update part of the model; a PyTorch optimizer updates the rest with averaged gradients."""
     torch.manual_seed(4)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 9), nn.Tanh(), nn.Linear(9, 3)))
     plain = copy.deepcopy(model.module)

@@ -108,6 +108,44 @@ def faults(group):
     raise AssertionError("no error")
 
 
+def misuse(group):
+    """Errors of both ranks of a group if their arguments, steps or weights differ, or one has a problem."""
+    rank = dist.get_rank(group)
+
+    def summed(*sizes, width=32, kind=torch.float32):
+        tensors = [torch.ones(size, dtype=kind) for size in sizes]
+        return lambda: reproducible.Reducer(width=width, group=group).all_reduce(tensors)
+
+    def trained(step=0, bias=0.0, count=2, **options):
+        def call():
+            torch.manual_seed(0)
+            model = nn.Linear(3, 2)
+            model.bias.data += bias
+            batches = reproducible.Microbatches(model, count, group=group, **options)
+            for _ in batches(step):
+                model(torch.ones(1, 3)).sum().backward()
+            batches.reduce()
+
+        return call
+
+    calls = {
+        "width": summed(8, width=(16, 32)[rank]), "shapes": summed((33, 64)[rank]),
+        "number": summed(*[20] * (rank + 1)),
+        "type": summed(8, kind=(torch.float32, torch.float64)[rank]), "step": trained(step=rank),
+        "weights": trained(bias=float(rank)), "seed": trained(seed=rank), "count": trained(count=2 + rank),
+        "headroom": trained(headroom=(None, 4)[rank])}
+    said = {}
+    for name, call in calls.items():
+        try:
+            call()
+            error = None
+        except (ValueError, RuntimeError) as caught:
+            error = f"{type(caught).__name__}: {caught}"
+        said[name] = [None, None]
+        dist.all_gather_object(said[name], error, group=group)
+    return said
+
+
 def main(count):
     rank = dist.get_rank()
     groups = {size: dist.new_group(list(range(size))) for size in SIZES}
@@ -116,6 +154,7 @@ def main(count):
                           ("integers", {"headroom": 4, "width": 32})):
         result[name] = [train(groups[size], **options) if rank < size else None for size in SIZES]
     result["faults"] = faults(groups[2]) if rank < 2 else None
+    result["misuse"] = misuse(groups[2]) if rank < 2 else None
     if rank == 0:
         print(json.dumps(result))
 
